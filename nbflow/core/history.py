@@ -1,0 +1,497 @@
+"""Fold entries: what is known of an instance and of each of its steps.
+
+Pure. `Head` is the fold of an instance's own entries (few, read for lists and decisions), `History` adds steps and events.
+The state in memory is always this fold, for the engine that runs an instance as for everybody else.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from nbflow.core import status as transitions
+from nbflow.core.model import (
+    CANCELS,
+    ENDED,
+    ENDS,
+    FAILURES,
+    FENCES,
+    FINISHED,
+    Entry,
+    ErrorInfo,
+    Kind,
+    Owner,
+    Status,
+    StepKey,
+    StepState,
+    StepType,
+    Waiting,
+)
+
+OPEN_STATES = {StepState.RUNNING, StepState.RETRYING, StepState.SLEEPING, StepState.WAITING}
+
+
+def moment(text: str | None) -> datetime | None:
+    """An instant of an entry's body."""
+    return None if text is None else datetime.fromisoformat(text)
+
+
+def error_info(body: dict[str, Any] | None) -> ErrorInfo | None:
+    """The error of an entry's body."""
+    if body is None:
+        return None
+    return ErrorInfo(body.get("type", ""), body.get("message", ""), body.get("traceback", ""))
+
+
+@dataclass(slots=True)
+class Head:
+    """What is known of an instance without its steps and events."""
+
+    created_seq: int = 0
+    workflow: str = ""
+    instance_id: str = ""
+    created_at: datetime | None = None
+    params: bytes = b""
+    body: dict[str, Any] = field(default_factory=dict)
+    token: int = 0
+    owner: Owner | None = None
+    status: Status = Status.QUEUED
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    changed_at: datetime | None = None
+    code_hash: str = ""
+    notebook: str = ""
+    activation: int = 0
+    output: bytes | None = None
+    output_body: dict[str, Any] = field(default_factory=dict)
+    error: dict[str, Any] | None = None
+    rollback: tuple[str, ErrorInfo | None] | None = None
+    interrupted: str | None = None
+    deleted: bool = False
+    in_activation: bool = False
+    deaths: int = 0
+    progressed: bool = False
+    paused_at: datetime | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Complete, errored or terminated."""
+        return self.status in FINISHED
+
+    def counts(self, entry: Entry) -> bool:
+        """Whether *entry* is of the present claim, a fence or somebody's word: anything else is of an owner gone (S52)."""
+        return entry.token in (0, self.token) or (entry.kind in FENCES and entry.token > self.token)
+
+    def apply(self, entry: Entry) -> bool:
+        """Fold one entry in; False where it does not count."""
+        kind = entry.kind
+        if kind is Kind.CREATED:
+            self._create(entry)
+            return True
+        if self.deleted or not self.counts(entry):
+            return False
+        if kind in FENCES:
+            self.token = entry.token
+        if entry.step is not None:
+            if kind in ENDS:
+                self.progressed = True
+            return True
+        self.changed_at = entry.recorded_at
+        self.status = transitions.after(self.status, kind)
+        _ON.get(kind, _nothing)(self, entry)
+        return True
+
+    def _create(self, entry: Entry) -> None:
+        body = entry.body
+        self.created_seq = entry.seq or entry.created_seq
+        self.workflow, self.instance_id = body["workflow"], body["id"]
+        self.created_at = self.changed_at = entry.recorded_at
+        self.params, self.body = entry.value or b"", body
+        self.code_hash, self.notebook = body.get("code_hash", ""), body.get("notebook", "")
+
+    def _claimed(self, entry: Entry) -> None:
+        body = entry.body
+        self.owner = Owner(body["engine"], body["pid"], body["host"], body["folder"], body.get("notebook", ""))
+        self.notebook = body.get("notebook", "") or self.notebook
+        if self.in_activation:  # nobody said that it ended: its process died (S27)
+            self.deaths = 1 if self.progressed else self.deaths + 1
+        self.in_activation = False
+        if body.get("by") == "cell":
+            self.deaths = 0
+
+    def _activated(self, entry: Entry) -> None:
+        self.code_hash = entry.body.get("code_hash", self.code_hash)
+        self.activation = entry.body.get("number", self.activation + 1)
+        self.started_at = self.started_at or entry.recorded_at
+        self.in_activation, self.progressed = True, False
+        self.interrupted = None
+
+    def _released(self, _entry: Entry) -> None:
+        self.owner, self.in_activation = None, False
+
+    def _paused(self, entry: Entry) -> None:
+        self.in_activation = False
+        self.paused_at = entry.recorded_at
+
+    def _resumed(self, _entry: Entry) -> None:
+        self.paused_at = None
+
+    def _completed(self, entry: Entry) -> None:
+        self.output, self.output_body = entry.value, entry.body
+        self._ended(entry)
+
+    def _errored(self, entry: Entry) -> None:
+        self.error = entry.body.get("error")
+        self._ended(entry)
+
+    def _ended(self, entry: Entry) -> None:
+        self.ended_at, self.in_activation, self.interrupted = entry.recorded_at, False, None
+        if (rollback := entry.body.get("rollback")) is not None:
+            self.rollback = (rollback[0], error_info(rollback[1]))
+
+    def _retried(self, _entry: Entry) -> None:
+        self.error, self.ended_at, self.rollback, self.deaths = None, None, None, 0
+        self.output, self.output_body = None, {}
+
+    def _restarted(self, entry: Entry) -> None:
+        self._retried(entry)
+        self.in_activation = False
+        self.started_at, self.interrupted = None, None
+
+    def _interrupted(self, entry: Entry) -> None:
+        self.interrupted, self.in_activation = entry.body.get("why", ""), False
+
+    def _deleted(self, _entry: Entry) -> None:
+        self.deleted, self.in_activation = True, False
+
+
+def _nothing(_head: Head, _entry: Entry) -> None:
+    """Most kinds change nothing but the status."""
+
+
+_ON = {
+    Kind.CLAIMED: Head._claimed,
+    Kind.RELEASED: Head._released,
+    Kind.ACTIVATED: Head._activated,
+    Kind.PAUSED: Head._paused,
+    Kind.RESUMED: Head._resumed,
+    Kind.COMPLETED: Head._completed,
+    Kind.ERRORED: Head._errored,
+    Kind.TERMINATED: Head._ended,
+    Kind.RETRIED: Head._retried,
+    Kind.RESTARTED: Head._restarted,
+    Kind.INTERRUPTED: Head._interrupted,
+    Kind.DELETED: Head._deleted,
+}
+
+
+def fold_head(entries: Iterable[Entry]) -> Head:
+    """The head of one instance from its entries (those of steps may be left out)."""
+    head = Head()
+    for entry in entries:
+        head.apply(entry)
+    return head
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One try of a step."""
+
+    number: int
+    state: StepState
+    started_at: datetime
+    ended_at: datetime | None = None
+    error: dict[str, Any] | None = None
+
+
+@dataclass(slots=True)
+class StepRecord:
+    """What is known of one step.
+
+    Attributes:
+        order: its number in the activation, the only meaning of "started before" (S8).
+        attempt: the number of the latest attempt, 1-based; 0 for sleeps and waits.
+        failures: attempts that count against the limit (S27).
+        due_at: when a sleep, a wait or a retry delay ends.
+        value: the encoded result.
+        body: the body of its latest entry: preview, output_type and what else the kind carries.
+    """
+
+    key: StepKey
+    order: int
+    state: StepState
+    started_at: datetime
+    changed_at: datetime
+    attempt: int = 0
+    failures: int = 0
+    attempts: list[Attempt] = field(default_factory=list)
+    ended_at: datetime | None = None
+    due_at: datetime | None = None
+    value: bytes | None = None
+    error: dict[str, Any] | None = None
+    body: dict[str, Any] = field(default_factory=dict)
+    config: dict[str, Any] | None = None
+    code_hash: str = ""
+    event_type: str | None = None
+    parent: str | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Finished, failed for good or cancelled."""
+        return self.state in ENDED
+
+
+@dataclass(slots=True)
+class EventRecord:
+    """One event sent to the instance; *taken_by* is the wait that took it."""
+
+    event_id: str
+    type: str
+    sent_at: datetime
+    sent_by: str
+    value: bytes
+    seq: int
+    body: dict[str, Any]
+    taken_by: StepKey | None = None
+    taken_at: datetime | None = None
+
+
+class History:
+    """The fold of all entries of one instance.
+
+    Attributes:
+        head: life and ownership.
+        steps: every step recorded, by key, in order of first start.
+        delivered: keys of steps that ended with a value or a failure, in the order of their end entries (S20).
+        cancelled: steps whose call was cancelled (S21).
+        events: everything sent to it.
+        replayed: steps that had ended before the present activation began: its "from history".
+        reached: keys called by the present activation.
+    """
+
+    def __init__(self, entries: Iterable[Entry] = ()) -> None:
+        self.head = Head()
+        self.steps: dict[StepKey, StepRecord] = {}
+        self.delivered: list[StepKey] = []
+        self.events: dict[str, EventRecord] = {}
+        self.last_order = 0
+        self.version = 0
+        for entry in entries:
+            self.apply(entry)
+
+    def apply(self, entry: Entry) -> bool:
+        """Fold one entry in; False where it does not count (an owner gone, an end after the end)."""
+        if not self.head.apply(entry):
+            return False
+        self.version += 1
+        kind = entry.kind
+        if entry.step is not None:
+            self._apply_step(entry)
+        elif kind is Kind.EVENT:
+            self._apply_event(entry)
+        elif kind is Kind.RESTARTED:
+            self._keep_below(entry.body.get("keep_below", 0))
+            self.events = {} if not entry.body.get("keep_below") else self._untaken()
+        elif kind is Kind.RETRIED:
+            self._drop([key for key, step in self.steps.items() if step.state is StepState.FAILED])
+        elif kind is Kind.RESUMED:
+            self._shift(entry.body.get("shift_s", 0.0))
+        elif kind is Kind.CLAIMED:
+            self._interrupt_attempts(entry.recorded_at)
+        return True
+
+    def open_steps(self) -> list[StepRecord]:
+        """Steps that started and have not ended."""
+        return [step for step in self.steps.values() if step.state in OPEN_STATES]
+
+    def waiting_for(self) -> tuple[Waiting, ...]:
+        """What the instance waits for, as far as its entries say."""
+        return tuple(
+            Waiting(step.key.name, _WAITS[step.state], step.due_at, step.event_type)
+            for step in self.steps.values()
+            if step.state in _WAITS
+        )
+
+    def buffered(self, event_type: str) -> list[EventRecord]:
+        """Events of that type that no wait has taken, first to be taken first: those in the file, then our own (S34)."""
+        waiting = [event for event in self.events.values() if event.taken_by is None and event.type == event_type]
+        return sorted(waiting, key=lambda event: (event.seq == 0, event.seq))
+
+    def _apply_step(self, entry: Entry) -> None:
+        key = entry.step_key
+        assert key is not None
+        body, kind = entry.body, entry.kind
+        step = self.steps.get(key)
+        if step is None:
+            order = body.get("order", 0)
+            started = moment(body.get("started_at")) or entry.recorded_at
+            step = self.steps[key] = StepRecord(key, order, StepState.RUNNING, started, entry.recorded_at)
+            self.last_order = max(self.last_order, order)
+        elif step.state in (StepState.FINISHED, StepState.FAILED):
+            return  # an end after the end (a cancel that came too late) changes nothing
+        step.changed_at = entry.recorded_at
+        step.config = body.get("config", step.config)
+        step.code_hash = body.get("code_hash", step.code_hash)
+        step.parent = body.get("parent", step.parent)
+        if (attempt := body.get("attempt")) is not None:
+            self._attempt(step, attempt, entry)
+        if kind in ENDS:
+            step.state, step.value, step.error = StepState.FINISHED, entry.value, None
+            self._end(step, entry)
+            self.delivered.append(key)
+            if kind is Kind.WAIT_FINISHED:
+                step.event_type = body.get("event_type", step.event_type)
+                self._take(body.get("event_id"), step, entry)
+        elif kind in FAILURES:
+            step.state, step.error = StepState.FAILED, body.get("error")
+            self._end(step, entry)
+            self.delivered.append(key)
+        elif kind in CANCELS:
+            step.state = StepState.CANCELLED
+            self._end(step, entry)
+        else:
+            _OPENED[kind](step, entry)
+
+    def _attempt(self, step: StepRecord, number: int, entry: Entry) -> None:
+        started = moment(entry.body.get("started_at")) or entry.recorded_at
+        last = step.attempts[-1] if step.attempts else None
+        if last is None or last.number != number:
+            last = Attempt(number, StepState.RUNNING, started)
+            step.attempts.append(last)
+        step.attempt = number
+        if entry.kind is Kind.DO_STARTED:
+            return
+        last.ended_at = entry.recorded_at
+        last.error = entry.body.get("error")
+        if entry.kind is Kind.DO_FINISHED:
+            last.state = StepState.FINISHED
+        elif entry.kind is Kind.DO_CANCELLED:
+            last.state = StepState.CANCELLED
+        elif entry.kind is Kind.DO_INTERRUPTED:
+            last.state = StepState.INTERRUPTED
+        else:
+            last.state = StepState.FAILED
+            step.failures += 1
+
+    def _end(self, step: StepRecord, entry: Entry) -> None:
+        step.ended_at, step.body, step.due_at = entry.recorded_at, entry.body, None
+
+    def _take(self, event_id: str | None, step: StepRecord, entry: Entry) -> None:
+        event = self.events.get(event_id or "")
+        if event is not None:
+            event.taken_by, event.taken_at = step.key, entry.recorded_at
+
+    def _apply_event(self, entry: Entry) -> None:
+        body = entry.body
+        event_id = body["event_id"]
+        if (known := self.events.get(event_id)) is not None:
+            known.seq = known.seq or entry.seq
+            return
+        self.events[event_id] = EventRecord(
+            event_id, body["type"], entry.recorded_at, body.get("by", ""), entry.value or b"", entry.seq, body
+        )
+
+    def _keep_below(self, order: int) -> None:
+        self._drop([key for key, step in self.steps.items() if step.order >= order])
+        self.last_order = max((step.order for step in self.steps.values()), default=0)
+
+    def _drop(self, keys: list[StepKey]) -> None:
+        dropped = set(keys)
+        for key in keys:
+            del self.steps[key]
+        self.delivered = [key for key in self.delivered if key not in dropped]
+
+    def _untaken(self) -> dict[str, EventRecord]:
+        kept = set(self.steps)
+        return {
+            event_id: event
+            for event_id, event in self.events.items()
+            if event.taken_by is None or event.taken_by in kept
+        }
+
+    def _shift(self, seconds: float) -> None:
+        if not seconds:
+            return
+        for step in self.open_steps():
+            if step.due_at is not None and not step.body.get("fixed"):
+                step.due_at += timedelta(seconds=seconds)
+
+    def _interrupt_attempts(self, at: datetime) -> None:
+        """A claim says that whatever body was in flight is gone: interrupted, not counted against the limit (S27)."""
+        for step in self.steps.values():
+            if step.state is StepState.RUNNING and step.key.type is StepType.DO:
+                step.state = StepState.INTERRUPTED
+                if step.attempts and step.attempts[-1].state is StepState.RUNNING:
+                    step.attempts[-1].state = StepState.INTERRUPTED
+                    step.attempts[-1].ended_at = at
+
+
+def _opened_do(step: StepRecord, entry: Entry) -> None:
+    step.state, step.due_at, step.body = StepState.RUNNING, None, entry.body
+
+
+def _retrying(step: StepRecord, entry: Entry) -> None:
+    step.state, step.body = StepState.RETRYING, entry.body
+    step.error, step.due_at = entry.body.get("error"), moment(entry.body.get("retry_at"))
+
+
+def _interrupted(step: StepRecord, entry: Entry) -> None:
+    step.state, step.body = StepState.INTERRUPTED, entry.body
+
+
+def _opened_sleep(step: StepRecord, entry: Entry) -> None:
+    step.state, step.due_at, step.body = StepState.SLEEPING, moment(entry.body["due_at"]), entry.body
+
+
+def _opened_wait(step: StepRecord, entry: Entry) -> None:
+    step.state, step.due_at, step.body = StepState.WAITING, moment(entry.body["due_at"]), entry.body
+    step.event_type = entry.body["event_type"]
+
+
+_OPENED = {
+    Kind.DO_STARTED: _opened_do,
+    Kind.DO_RETRYING: _retrying,
+    Kind.DO_INTERRUPTED: _interrupted,
+    Kind.SLEEP_STARTED: _opened_sleep,
+    Kind.WAIT_STARTED: _opened_wait,
+}
+
+_WAITS = {StepState.WAITING: "event", StepState.SLEEPING: "sleep", StepState.RETRYING: "retry"}
+
+
+def settled(history: History) -> bool:
+    """Whether an unfinished instance waits, on every path, for an event that nobody has sent (API.md §3)."""
+    steps = history.open_steps()
+    waits = [step for step in steps if step.state is StepState.WAITING]
+    wanted: dict[str, int] = {}
+    for step in waits:
+        wanted[step.event_type or ""] = wanted.get(step.event_type or "", 0) + 1
+    return bool(steps) and len(waits) == len(steps) and not any(history.buffered(event_type) for event_type in wanted)
+
+
+def status_of(history: History) -> Status:
+    """The status that entries alone tell: running becomes waiting while everything open waits (S5)."""
+    status = history.head.status
+    if status is not Status.RUNNING:
+        return status
+    steps = history.open_steps()
+    if not steps or any(step.state is StepState.RUNNING for step in steps):
+        return status
+    wanted = {step.event_type for step in steps if step.state is StepState.WAITING}
+    return Status.RUNNING if any(history.buffered(t or "") for t in wanted) else Status.WAITING
+
+
+__all__ = [
+    "ENDED",
+    "FINISHED",
+    "Attempt",
+    "EventRecord",
+    "Head",
+    "History",
+    "StepRecord",
+    "error_info",
+    "fold_head",
+    "moment",
+    "settled",
+    "status_of",
+]

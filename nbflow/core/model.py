@@ -1,0 +1,237 @@
+"""The nouns: what an entry of the history is, what a step is known by, what is known of an instance.
+
+Pure: no clock, no I/O, no threads.
+
+An *entry* is one row of the history, and nothing is ever changed or removed: what is known of an instance is the fold of
+its entries (`core/history.py`). Kinds of step entries are `<type>.<what happened>`, so the type of a step is the part
+before the dot. What each kind carries in `body` (JSON) and `value` (an encoded value, see `values/codec.py`):
+
+    created        workflow, id, notebook, code_hash, [parent], [schedule], preview, [json]   value = params
+    claimed        engine, pid, host, folder, notebook, by: who runs it from now on; the entry's token is new
+    released       why: its engine closed in order; nobody runs it
+    activated      code_hash, number: `run` is about to be called
+    pausing        by: pause asked for, bodies in flight go on (S40)
+    paused         nothing of it runs any more
+    resumed        by, shift_s: seconds that deadlines move by (S41)
+    retried        by: failed steps are dropped, the rest goes on (`retry_failed`)
+    restarted      by, keep_below: steps with a lower order are kept (S44); the entry's token is new
+    terminated     by; the entry's token is new
+    rolling_back   error
+    completed      preview, output_type, [json], [uri], rollback                          value = output
+    errored        error, rollback
+    interrupted    why, step: a recorded value can't be decoded now (S17); no failure
+    deleted        by
+    event          event_id, type, by                                                     value = payload
+    do.started     order, attempt, config, code_hash, [parent]
+    do.retrying    order, attempt, started_at, error, retry_at: an attempt failed, another comes
+    do.interrupted order, attempt, started_at: the kernel died in this attempt (S27)
+    do.finished    order, attempt, started_at, code_hash, preview, output_type, [json], [uri], [parent], [config]  value
+    do.failed      order, attempt, started_at, error, [parent], [config]: failed for good (S28)
+    do.cancelled   order, attempt, started_at                                             (S21)
+    sleep.started  order, due_at                  sleep.finished   order, started_at      sleep.cancelled
+    wait.started   order, event_type, due_at, schema, prompt
+    wait.finished  order, started_at, event_id, event_type, sent_at, preview, [json]      value = payload
+    wait.failed    order, started_at, error: timed out                                    wait.cancelled
+
+Times in bodies are ISO 8601 text in UTC. `error` is what `values/failures.py` makes of an exception: type, message,
+traceback and more. A start that is loaded together with its end is absorbed by it, so every end repeats what a reader
+needs of its start.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+
+class Status(StrEnum):
+    """An instance's status (S5), in Cloudflare's words."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    WAITING = "waiting"
+    PAUSED = "paused"
+    WAITING_FOR_PAUSE = "waitingForPause"
+    ROLLING_BACK = "rollingBack"
+    ERRORED = "errored"
+    TERMINATED = "terminated"
+    COMPLETE = "complete"
+
+
+FINISHED = frozenset({Status.COMPLETE, Status.ERRORED, Status.TERMINATED})
+
+
+class StepType(StrEnum):
+    """The kinds of durable calls (S6)."""
+
+    DO = "do"
+    SLEEP = "sleep"
+    WAIT = "wait"
+    MAP = "map"
+    CHILD = "child"
+
+
+class StepState(StrEnum):
+    """Where a step stands."""
+
+    RUNNING = "running"
+    RETRYING = "retrying"
+    SLEEPING = "sleeping"
+    WAITING = "waiting"
+    FINISHED = "finished"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    INTERRUPTED = "interrupted"
+
+
+ENDED = frozenset({StepState.FINISHED, StepState.FAILED, StepState.CANCELLED})
+
+
+class Kind(StrEnum):
+    """What an entry says happened."""
+
+    CREATED = "created"
+    CLAIMED = "claimed"
+    RELEASED = "released"
+    ACTIVATED = "activated"
+    PAUSING = "pausing"
+    PAUSED = "paused"
+    RESUMED = "resumed"
+    RETRIED = "retried"
+    RESTARTED = "restarted"
+    TERMINATED = "terminated"
+    ROLLING_BACK = "rolling_back"
+    COMPLETED = "completed"
+    ERRORED = "errored"
+    INTERRUPTED = "interrupted"
+    DELETED = "deleted"
+    EVENT = "event"
+    DO_STARTED = "do.started"
+    DO_RETRYING = "do.retrying"
+    DO_INTERRUPTED = "do.interrupted"
+    DO_FINISHED = "do.finished"
+    DO_FAILED = "do.failed"
+    DO_CANCELLED = "do.cancelled"
+    SLEEP_STARTED = "sleep.started"
+    SLEEP_FINISHED = "sleep.finished"
+    SLEEP_CANCELLED = "sleep.cancelled"
+    WAIT_STARTED = "wait.started"
+    WAIT_FINISHED = "wait.finished"
+    WAIT_FAILED = "wait.failed"
+    WAIT_CANCELLED = "wait.cancelled"
+
+
+# Entries whose token is new: whoever held the instance before no longer counts (S52).
+FENCES = frozenset({Kind.CLAIMED, Kind.RESTARTED, Kind.TERMINATED, Kind.DELETED})
+ENDS = frozenset({Kind.DO_FINISHED, Kind.SLEEP_FINISHED, Kind.WAIT_FINISHED})
+FAILURES = frozenset({Kind.DO_FAILED, Kind.WAIT_FAILED})
+CANCELS = frozenset({Kind.DO_CANCELLED, Kind.SLEEP_CANCELLED, Kind.WAIT_CANCELLED})
+
+
+class StepKey(msgspec.Struct, frozen=True, order=True):
+    """What a step is known by (S6): type, name, n-th call of that type and name, and for map items the item's key."""
+
+    type: StepType
+    name: str
+    count: int = 1
+    key: str | None = None
+
+    def __str__(self) -> str:
+        text = self.name if self.count == 1 else f"{self.name}#{self.count}"
+        return text if self.key is None else f"{text}[{self.key}]"
+
+
+class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One entry of the history.
+
+    Attributes:
+        kind: what happened.
+        created_seq: seq of the entry that created the instance; 0 in the creating entry until it has its own.
+        token: the claim under which it was written; 0 for what others say about the instance (events, pause, resume).
+        recorded_at: aware UTC.
+        step, count, key: the step it is about.
+        body: JSON, as the module's docstring says.
+        value: an encoded value.
+        seq: its place in the history, 1…n; 0 until it is in the DuckDB file.
+    """
+
+    kind: Kind
+    created_seq: int
+    token: int
+    recorded_at: datetime
+    step: str | None = None
+    count: int | None = None
+    key: str | None = None
+    body: dict[str, Any] = {}
+    value: bytes | None = None
+    seq: int = 0
+
+    @property
+    def step_key(self) -> StepKey | None:
+        """The step this entry is about."""
+        if self.step is None:
+            return None
+        return StepKey(StepType(self.kind.partition(".")[0]), self.step, self.count or 1, self.key)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """An instance to create: everything of the `created` entry that the store does not decide itself."""
+
+    workflow: str
+    instance_id: str
+    params: bytes
+    body: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who runs an instance, as its claim says: enough to tell whether that engine is alive, and to name it."""
+
+    engine: str
+    pid: int
+    host: str
+    folder: str
+    notebook: str
+
+    def __str__(self) -> str:
+        where = f"{self.notebook}, " if self.notebook else ""
+        return f"{where}PID {self.pid} on {self.host}"
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorInfo:
+    """An error as data: class name, message and traceback text."""
+
+    type: str
+    message: str
+    traceback: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.type}: {self.message}" if self.message else self.type
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Something an instance waits for: *kind* is "event", "sleep" or "retry", *until* its deadline."""
+
+    name: str
+    kind: str
+    until: datetime | None
+    event_type: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceStatus:
+    """What `inst.status()` gives (API.md §4)."""
+
+    status: Status
+    output: object = None
+    error: ErrorInfo | None = None
+    rollback: tuple[str, ErrorInfo | None] | None = None
+    waiting_for: tuple[Waiting, ...] = ()
+    unreached: tuple[StepKey, ...] = ()
+    interrupted: str | None = None
+    failed_items: int = 0

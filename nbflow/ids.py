@@ -1,0 +1,27 @@
+"""The only reader of randomness: new ids."""
+
+import os
+import time
+import uuid
+
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+
+
+def _base32(number: int, digits: int) -> str:
+    text = ""
+    for _ in range(digits):
+        number, rest = divmod(number, 32)
+        text = _ALPHABET[rest] + text
+    return text
+
+
+def new_instance_id(workflow: str) -> str:
+    """A new sortable id (S1): the workflow's name, then 48 bits of milliseconds and 40 random ones (UUIDv7's parts)."""
+    moment = _base32(time.time_ns() // 1_000_000, 10)
+    chance = _base32(int.from_bytes(os.urandom(5)), 8)
+    return f"{workflow.lower()[:60]}-{moment}{chance}"
+
+
+def new_uid() -> str:
+    """32 hex digits for stores, engines, events: never a pid, which the system gives out again."""
+    return uuid.uuid4().hex

@@ -1,0 +1,109 @@
+"""What the engine asks of a store. Two answer: `FileStore` (journal + DuckDB file) and `MemoryStore`."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from nbflow.core.history import Head
+from nbflow.core.model import Draft, Entry, Kind, Owner
+
+Decision = tuple[Kind, dict[str, Any], bytes | None]
+"""An entry to write on behalf of somebody who is not the owner: kind, body, value."""
+
+
+class Store(Protocol):
+    """A history. Every method may be called from any thread; errors are of `nbflow.errors`.
+
+    Attributes:
+        engine_id: the id of the one engine that has this store open.
+        uid: the store's own id, the same for everyone who opens it.
+        path: the DuckDB file, None in memory.
+        artifacts: the folder of artefacts; one folder per instance in it.
+        on_news: called (from a store thread) with the entries about instances that others wrote since the last call,
+            oldest first, and an empty list when only steps of others are new. Set by the engine.
+    """
+
+    engine_id: str
+    uid: str
+    path: Path | None
+    artifacts: Path
+    on_news: Callable[[list[Entry]], None] | None
+
+    def create(self, drafts: Sequence[Draft], owner: Owner | None) -> list[list[Entry] | Head]:
+        """Create what does not exist, durably, in one transaction.
+
+        Returns, for each draft in order, its entries (`created`, and `claimed` with token 1 where *owner* is given) or the
+        Head of the instance that has this workflow and id already; a draft that repeats an earlier one gets that one's.
+        """
+        ...
+
+    def claim(self, created_seqs: Sequence[int], owner: Owner, by: str, *, force: bool = False) -> dict[int, list[Entry]]:
+        """Take instances over: those that nobody living runs, all their entries given back, the new claim last.
+
+        Left out of the answer: those that a living engine runs (or one whose death cannot be known, unless *force*), and
+        deleted ones. An instance that this engine runs already is left out too.
+        """
+        ...
+
+    def append(self, entry: Entry, acked: Callable[[], None] | None = None) -> None:
+        """Journal an entry about an instance that this engine owns; returns at once.
+
+        *acked* is called from the journal's thread, in the order of the appends, when the entry is durable: it must only
+        note that fact. Entries of one thread keep their order. Raises StoreError when the journal has failed for good.
+        """
+        ...
+
+    def flush(self) -> None:
+        """Return when everything appended so far is durable (S53); raises what kept it from that."""
+        ...
+
+    def command(
+        self, created_seq: int, decide: Callable[[Head, Callable[[], list[Entry]]], Sequence[Decision]]
+    ) -> list[Entry]:
+        """Write what somebody who is not its owner says about an instance, durably, in the one order for all (S52).
+
+        Under the lease the journal of the instance's owner is loaded first; then *decide* is called with the head as the
+        file has it and a function that reads the instance's step entries, and what it returns is written: with token 0,
+        or with the next token for a fence. *decide* must be quick and may raise to have nothing written.
+        """
+        ...
+
+    def find(self, instance_id: str, workflow: str | None = None) -> list[Head]:
+        """Instances of that id, at most one per workflow, deleted ones left out. Includes what is not loaded yet."""
+        ...
+
+    def heads(self, workflow: str | None = None, *, unfinished: bool = False, limit: int | None = 100) -> list[Head]:
+        """Instances, newest first, deleted ones left out."""
+        ...
+
+    def head(self, created_seq: int) -> Head | None:
+        """One instance, None where it is deleted or was never there."""
+        ...
+
+    def read(self, created_seq: int) -> list[Entry]:
+        """All entries of one instance, oldest first, those in the journals of engines too."""
+        ...
+
+    def alive(self, owner: Owner) -> bool | None:
+        """Whether that engine lives, by the operating system's locks; None where it cannot be known (S52)."""
+        ...
+
+    def save_source(self, code_hash: str, text: str) -> None:
+        """Keep a source text once per hash."""
+        ...
+
+    def source(self, code_hash: str) -> str | None:
+        """The text kept under this hash."""
+        ...
+
+    def sql(self, query: str) -> Any:
+        """Load everything recorded, run *query* read-only, return a DuckDB relation of the materialised result."""
+        ...
+
+    def facts(self) -> Mapping[str, Any]:
+        """For `%workflow store`: path, size in bytes, entries in the file, entries waiting in the journal, holder."""
+        ...
+
+    def close(self) -> None:
+        """Make everything durable, load it if the lease is free within 2 s, release locks. Idempotent."""
+        ...
