@@ -1,3 +1,4 @@
+# ruff: noqa: SLF001 - the table of kinds names methods of its own class
 """Fold entries: what is known of an instance and of each of its steps.
 
 Pure. `Head` is the fold of an instance's own entries (few, read for lists and decisions), `History` adds steps and events.
@@ -263,10 +264,9 @@ class History:
         head: life and ownership.
         steps: every step recorded, by key, in order of first start.
         delivered: keys of steps that ended with a value or a failure, in the order of their end entries (S20).
-        cancelled: steps whose call was cancelled (S21).
         events: everything sent to it.
         replayed: steps that had ended before the present activation began: its "from history".
-        reached: keys called by the present activation.
+        version: rises with each entry that counts.
     """
 
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
@@ -274,6 +274,7 @@ class History:
         self.steps: dict[StepKey, StepRecord] = {}
         self.delivered: list[StepKey] = []
         self.events: dict[str, EventRecord] = {}
+        self.replayed: frozenset[StepKey] = frozenset()
         self.last_order = 0
         self.version = 0
         for entry in entries:
@@ -289,6 +290,8 @@ class History:
             self._apply_step(entry)
         elif kind is Kind.EVENT:
             self._apply_event(entry)
+        elif kind is Kind.ACTIVATED:
+            self.replayed = frozenset(self.delivered)
         elif kind is Kind.RESTARTED:
             self._keep_below(entry.body.get("keep_below", 0))
             self.events = {} if not entry.body.get("keep_below") else self._untaken()
@@ -403,11 +406,7 @@ class History:
 
     def _untaken(self) -> dict[str, EventRecord]:
         kept = set(self.steps)
-        return {
-            event_id: event
-            for event_id, event in self.events.items()
-            if event.taken_by is None or event.taken_by in kept
-        }
+        return {event_id: event for event_id, event in self.events.items() if event.taken_by is None or event.taken_by in kept}
 
     def _shift(self, seconds: float) -> None:
         if not seconds:

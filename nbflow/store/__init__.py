@@ -1,0 +1,1 @@
+"""The history on disk; the only importer of duckdb."""

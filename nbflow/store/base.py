@@ -57,9 +57,7 @@ class Store(Protocol):
         """Return when everything appended so far is durable (S53); raises what kept it from that."""
         ...
 
-    def command(
-        self, created_seq: int, decide: Callable[[Head, Callable[[], list[Entry]]], Sequence[Decision]]
-    ) -> list[Entry]:
+    def command(self, created_seq: int, decide: Callable[[Head, Callable[[], list[Entry]]], Sequence[Decision]]) -> list[Entry]:
         """Write what somebody who is not its owner says about an instance, durably, in the one order for all (S52).
 
         Under the lease the journal of the instance's owner is loaded first; then *decide* is called with the head as the

@@ -1,0 +1,1 @@
+"""User values to stored bytes and back."""

@@ -1,0 +1,192 @@
+"""The read side: an instance and its steps as plain data, for status, panel, text and command line.
+
+Views are made from the fold, so an instance that runs here and one that is only read look the same.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from nbflow.core.history import Attempt, History, StepRecord, error_info, settled, status_of
+from nbflow.core.model import ErrorInfo, Owner, Status, StepKey, StepState, Waiting
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptView:
+    """One try of a step."""
+
+    number: int
+    status: StepState
+    started_at: datetime
+    ended_at: datetime | None
+    error: ErrorInfo | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepView:
+    """One step as it stands in the history (API.md §4).
+
+    Attributes:
+        status: running, retrying, sleeping, waiting, finished, failed, cancelled or interrupted.
+        attempts: the tries so far, oldest first; empty for sleeps and waits.
+        due_at: when a sleep, a wait or a retry delay ends.
+        limit: attempts allowed in all, None where the step has none.
+        preview: what `values/preview.py` made of the output, JSON.
+        from_history: it had ended before the present activation began.
+        event_type, schema, prompt: of a wait.
+    """
+
+    key: StepKey
+    order: int
+    status: StepState
+    attempts: tuple[AttemptView, ...]
+    started_at: datetime
+    ended_at: datetime | None
+    due_at: datetime | None
+    limit: int | None
+    preview: dict[str, Any] | None
+    error: ErrorInfo | None
+    from_history: bool
+    stale: bool = False
+    event_type: str | None = None
+    schema: dict[str, Any] | None = None
+    prompt: str | None = None
+    logs: str = ""
+    _load: Callable[[], object] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def name(self) -> str:
+        """The step's name."""
+        return self.key.name
+
+    @property
+    def count(self) -> int:
+        """Which call of that name, 1-based."""
+        return self.key.count
+
+    @property
+    def type(self) -> str:
+        """The kind of the step: do, sleep, wait, map or child."""
+        return self.key.type.value
+
+    @property
+    def output(self) -> object:
+        """The stored output, decoded now; None where there is none."""
+        return None if self._load is None else self._load()
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceView:
+    """One instance at a glance.
+
+    Attributes:
+        here: this engine runs it.
+        owner_alive: whether the engine that its claim names lives; None where there is no owner or it cannot be known.
+        done, total: steps that ended with a value, and all recorded.
+        from_history: steps that had ended before the present activation began.
+        waits: open waits for events, in order.
+        version: rises with each entry folded in.
+    """
+
+    workflow: str
+    instance_id: str
+    created_seq: int
+    status: Status
+    settled: bool
+    created_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    changed_at: datetime
+    params_preview: dict[str, Any] | None
+    owner: Owner | None
+    here: bool
+    owner_alive: bool | None
+    done: int
+    total: int
+    running: int
+    retrying: int
+    failed: int
+    from_history: int
+    waiting_for: tuple[Waiting, ...]
+    waits: tuple[StepView, ...]
+    unreached: tuple[StepKey, ...]
+    output_preview: dict[str, Any] | None
+    error: ErrorInfo | None
+    interrupted: str | None
+    code_hash: str
+    version: int
+
+
+def step_view(record: StepRecord, replayed: frozenset[StepKey], load: Callable[[], object] | None = None) -> StepView:
+    """The view of one step; *load* decodes its output."""
+    retries = (record.config or {}).get("retries") or {}
+    body = record.body
+    return StepView(
+        key=record.key,
+        order=record.order,
+        status=record.state,
+        attempts=tuple(_attempt_view(attempt) for attempt in record.attempts),
+        started_at=record.started_at,
+        ended_at=record.ended_at,
+        due_at=record.due_at,
+        limit=retries["limit"] + 1 if "limit" in retries else None,
+        preview=body.get("preview"),
+        error=error_info(record.error),
+        from_history=record.key in replayed,
+        event_type=record.event_type,
+        schema=body.get("schema"),
+        prompt=body.get("prompt"),
+        _load=load,
+    )
+
+
+def _attempt_view(attempt: Attempt) -> AttemptView:
+    return AttemptView(attempt.number, attempt.state, attempt.started_at, attempt.ended_at, error_info(attempt.error))
+
+
+def instance_view(
+    history: History,
+    *,
+    here: bool = False,
+    owner_alive: bool | None = None,
+    status: Status | None = None,
+    unreached: tuple[StepKey, ...] = (),
+) -> InstanceView:
+    """The view of an instance; *status* is what its engine knows better than the entries do (S5)."""
+    head = history.head
+    states = [step.state for step in history.steps.values()]
+    assert head.created_at is not None
+    assert head.changed_at is not None
+    shown = status or status_of(history)
+    return InstanceView(
+        workflow=head.workflow,
+        instance_id=head.instance_id,
+        created_seq=head.created_seq,
+        status=shown,
+        settled=head.finished or shown is Status.PAUSED or (shown is Status.WAITING and settled(history)),
+        created_at=head.created_at,
+        started_at=head.started_at,
+        ended_at=head.ended_at,
+        changed_at=max([head.changed_at, *(step.changed_at for step in history.steps.values())]),
+        params_preview=head.body.get("preview"),
+        owner=head.owner,
+        here=here,
+        owner_alive=owner_alive,
+        done=states.count(StepState.FINISHED),
+        total=len(states),
+        running=states.count(StepState.RUNNING),
+        retrying=states.count(StepState.RETRYING),
+        failed=states.count(StepState.FAILED),
+        from_history=len(history.replayed),
+        waiting_for=() if head.finished else history.waiting_for(),
+        waits=()
+        if head.finished
+        else tuple(step_view(step, history.replayed) for step in history.steps.values() if step.state is StepState.WAITING),
+        unreached=unreached,
+        output_preview=head.output_body.get("preview"),
+        error=error_info(head.error),
+        interrupted=head.interrupted,
+        code_hash=head.code_hash,
+        version=history.version,
+    )
