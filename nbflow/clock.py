@@ -1,6 +1,7 @@
 """The only reader of time. Everything else is given a Clock."""
 
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -16,6 +17,10 @@ class Clock(Protocol):
         """Seconds that never go back."""
         ...
 
+    def subscribe(self, callback: Callable[[], None]) -> None:
+        """Have *callback* called whenever time has been moved by hand."""
+        ...
+
 
 class SystemClock:
     """The machine's clock."""
@@ -27,6 +32,9 @@ class SystemClock:
     def monotonic(self) -> float:
         """Seconds that never go back."""
         return time.monotonic()
+
+    def subscribe(self, callback: Callable[[], None]) -> None:
+        """Nobody moves this clock by hand."""
 
 
 def pause(seconds: float) -> None:

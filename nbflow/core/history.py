@@ -29,6 +29,8 @@ from nbflow.core.model import (
     Waiting,
 )
 
+# What may be said of a finished instance without a word about its life.
+_ANY_TIME = frozenset({Kind.CLAIMED, Kind.RELEASED, Kind.EVENT, Kind.DELETED})
 OPEN_STATES = {StepState.RUNNING, StepState.RETRYING, StepState.SLEEPING, StepState.WAITING}
 
 
@@ -73,6 +75,7 @@ class Head:
     deaths: int = 0
     progressed: bool = False
     paused_at: datetime | None = None
+    generation: int = 0
 
     @property
     def finished(self) -> bool:
@@ -91,6 +94,8 @@ class Head:
             return True
         if self.deleted or not self.counts(entry):
             return False
+        if self.finished and entry.step is None and kind not in _ANY_TIME and (self.status, kind) not in transitions.TABLE:
+            return False  # an end after the end
         if kind in FENCES:
             self.token = entry.token
         if entry.step is not None:
@@ -156,6 +161,7 @@ class Head:
 
     def _restarted(self, entry: Entry) -> None:
         self._retried(entry)
+        self.generation += 1
         self.in_activation = False
         self.started_at, self.interrupted = None, None
 
@@ -295,11 +301,12 @@ class History:
         elif kind is Kind.RESTARTED:
             self._keep_below(entry.body.get("keep_below", 0))
             self.events = {} if not entry.body.get("keep_below") else self._untaken()
+            self._interrupt_attempts(entry.recorded_at)
         elif kind is Kind.RETRIED:
             self._drop([key for key, step in self.steps.items() if step.state is StepState.FAILED])
         elif kind is Kind.RESUMED:
             self._shift(entry.body.get("shift_s", 0.0))
-        elif kind is Kind.CLAIMED:
+        elif kind in (Kind.CLAIMED, Kind.TERMINATED):
             self._interrupt_attempts(entry.recorded_at)
         return True
 
@@ -381,7 +388,7 @@ class History:
 
     def _take(self, event_id: str | None, step: StepRecord, entry: Entry) -> None:
         event = self.events.get(event_id or "")
-        if event is not None:
+        if event is not None and event.taken_by is None:  # one event serves one wait (S34)
             event.taken_by, event.taken_at = step.key, entry.recorded_at
 
     def _apply_event(self, entry: Entry) -> None:
@@ -416,7 +423,7 @@ class History:
                 step.due_at += timedelta(seconds=seconds)
 
     def _interrupt_attempts(self, at: datetime) -> None:
-        """A claim says that whatever body was in flight is gone: interrupted, not counted against the limit (S27)."""
+        """Behind a fence no end of a body in flight is heard: interrupted, not counted against the limit (S27, S43)."""
         for step in self.steps.values():
             if step.state is StepState.RUNNING and step.key.type is StepType.DO:
                 step.state = StepState.INTERRUPTED

@@ -21,6 +21,8 @@ class Store(Protocol):
         artifacts: the folder of artefacts; one folder per instance in it.
         on_news: called (from a store thread) with the entries about instances that others wrote since the last call,
             oldest first, and an empty list when only steps of others are new. Set by the engine.
+        on_acked: where set, the journal's thread hands it the *acked* callables of a whole batch in one call instead of
+            calling each. Set by the engine.
     """
 
     engine_id: str
@@ -28,6 +30,7 @@ class Store(Protocol):
     path: Path | None
     artifacts: Path
     on_news: Callable[[list[Entry]], None] | None
+    on_acked: Callable[[list[Callable[[], None]]], None] | None
 
     def create(self, drafts: Sequence[Draft], owner: Owner | None) -> list[list[Entry] | Head]:
         """Create what does not exist, durably, in one transaction.
@@ -49,7 +52,16 @@ class Store(Protocol):
         """Journal an entry about an instance that this engine owns; returns at once.
 
         *acked* is called from the journal's thread, in the order of the appends, when the entry is durable: it must only
-        note that fact. Entries of one thread keep their order. Raises StoreError when the journal has failed for good.
+        note that fact. An entry without *acked* (the start of an attempt) causes no sync of its own: it is synced with the
+        next batch, or within a second. Entries of one thread keep their order. Raises StoreError when the journal has
+        failed for good.
+        """
+        ...
+
+    def write(self) -> None:
+        """Put everything appended so far into the journal's file, from the calling thread, without waiting for a sync.
+
+        After it the death of the process cannot lose those entries (a power cut can): called before a body runs (S53).
         """
         ...
 
@@ -63,6 +75,17 @@ class Store(Protocol):
         Under the lease the journal of the instance's owner is loaded first; then *decide* is called with the head as the
         file has it and a function that reads the instance's step entries, and what it returns is written: with token 0,
         or with the next token for a fence. *decide* must be quick and may raise to have nothing written.
+        """
+        ...
+
+    def moved(self) -> bool:
+        """Whether others have written since the last look: one read of the news counter, some microseconds."""
+        ...
+
+    def look(self, then: Callable[[], None]) -> None:
+        """Look at once, from the store's own thread, at what others wrote: `on_news` first, then *then*, in that thread.
+
+        While the file is held by others it goes on trying. Before a wait takes an event or times out (S37).
         """
         ...
 

@@ -1,0 +1,61 @@
+"""The order in which results reach `run` (S20): recorded ones first, in the order of their entries, then live ones.
+
+Pure. One result at a time, the next only when the activation is quiet; the engine calls `next` then. A recorded result is
+held back until its call has been made. If the activation is quiet and the recorded result at the head has not been called,
+the code has changed: the first one that *has* been called goes, and the rest shows as unreached (S9).
+"""
+
+import collections
+from collections.abc import Iterable, Mapping
+
+from nbflow.core.model import StepKey
+
+
+
+class Deliveries:
+    """What is still to be handed out in one activation."""
+
+    def __init__(self, recorded: Iterable[StepKey]) -> None:
+        self._recorded = list(recorded)
+        self._known = frozenset(self._recorded)
+        self._head = 0
+        self._gone: set[StepKey] = set()
+        self._arrived: collections.deque[StepKey] = collections.deque()
+
+    def is_recorded(self, key: StepKey) -> bool:
+        """Whether that result was in the history when the activation began."""
+        return key in self._known
+
+    def arrive(self, key: StepKey) -> None:
+        """A live result is durable: it goes out after those before it."""
+        self._arrived.append(key)
+
+    def leave(self, key: StepKey) -> None:
+        """The call of that step is gone: delivered, or cancelled by user code."""
+        self._gone.add(key)
+
+    def next(self, called: Mapping[StepKey, object]) -> StepKey | None:
+        """Give the step whose result is handed out now; *called* holds the calls that still want one."""
+        while self._head < len(self._recorded) and self._recorded[self._head] in self._gone:
+            self._head += 1
+        if self._head < len(self._recorded) and called:
+            key = self._recorded[self._head]
+            if key in called:
+                return key
+            for key in self._recorded[self._head :]:
+                if key in called and key not in self._gone:
+                    return key
+        while self._arrived:
+            if self._arrived[0] in called:
+                return self._arrived.popleft()
+            self._arrived.popleft()
+        return None
+
+    @property
+    def pending(self) -> bool:
+        """Whether live results wait for their turn."""
+        return bool(self._arrived)
+
+    def unreached(self) -> tuple[StepKey, ...]:
+        """Recorded steps that no call of this activation has asked for (S9)."""
+        return tuple(key for key in self._recorded[self._head :] if key not in self._gone)

@@ -1,0 +1,60 @@
+"""What ids and names may look like (S2), and how a value is quoted in a message.
+
+Pure. Each check gives the name back as plain text, or raises `UsageError` naming the value and the rule.
+"""
+
+import re
+import reprlib
+
+from nbflow.errors import UsageError
+
+_short = reprlib.Repr()
+_short.maxstring = _short.maxother = 80
+_short.maxdict = _short.maxlist = _short.maxtuple = 6
+
+_WORD = "letters A-Z a-z, digits, '_' and '-'"
+_INSTANCE_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,99}")
+_WORKFLOW_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_\-]{0,63}")
+_EVENT_TYPE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_\-]{0,99}")
+# Control characters garble panels and terminals; lone surrogates cannot be written as UTF-8.
+_STEP_NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,256}")
+
+
+def quoted(value: object) -> str:
+    """Show a value of the user in a message: its repr, shortened, whatever its repr does."""
+    try:
+        return _short.repr(value)
+    except ValueError:  # Python refuses to write very long integers
+        return f"a very large {type(value).__name__}"
+
+
+def instance_id(value: object) -> str:
+    """Check an instance id."""
+    return _checked("instance id", value, _INSTANCE_ID, f"an id is 1 to 100 of {_WORD} and '.', not starting with '-' or '.'")
+
+
+def workflow_name(value: object) -> str:
+    """Check a workflow's name."""
+    return _checked("workflow name", value, _WORKFLOW_NAME, f"a workflow's name is 1 to 64 of {_WORD}, not starting with '-'")
+
+
+def event_type(value: object) -> str:
+    """Check an event's type."""
+    return _checked("event type", value, _EVENT_TYPE, f"an event type is 1 to 100 of {_WORD}, not starting with '-'")
+
+
+def step_name(value: object) -> str:
+    """Check the name of a step, sleep or wait."""
+    return _checked("step name", value, _STEP_NAME, "a step's name is 1 to 256 characters without control characters")
+
+
+def _checked(what: str, value: object, pattern: re.Pattern[str], rule: str) -> str:
+    if not isinstance(value, str):
+        msg = f"{what} {quoted(value)} is of type {type(value).__name__}, not text: {rule}"
+        raise UsageError(msg)
+    if pattern.fullmatch(value) is None:
+        msg = f"{what} {quoted(value)} is not allowed: {rule}"
+        if len(value) > 80:
+            msg += f" (this one has {len(value)} characters)"
+        raise UsageError(msg)
+    return str.__str__(value)  # members of a str enum become the text they are

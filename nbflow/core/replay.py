@@ -1,0 +1,76 @@
+"""Decide what a durable call does, from what is recorded of its step and the time.
+
+Pure: no clock, no store, no user code. If a rule of replay is not in this file, in `delivery.py` beside it or in the order
+of the entries, it is not a rule.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from nbflow.core.history import StepRecord
+from nbflow.core.model import StepState, StepType
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """It ended with a value or a failure: that is handed out when its turn comes; nothing runs (S7, S28)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Execute:
+    """The body runs now, as this attempt; its start is recorded first."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class WaitUntil:
+    """A sleep or a retry delay goes on to *due*, which may have passed; *attempt* is the one that then begins."""
+
+    due: datetime
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WaitForEvent:
+    """An open wait goes on; *due* is its deadline."""
+
+    due: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """A sleep or a wait that is reached for the first time: its deadline is to be recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class HoldForCancel:
+    """Its call was cancelled before and is expected to be again; if all is quiet without that, it runs anew (S21)."""
+
+
+Decision = Recorded | Execute | WaitUntil | WaitForEvent | Open | HoldForCancel
+
+
+def decide(known: StepRecord | None, kind: StepType) -> Decision:
+    """Give what the call of a step does; *known* is None where nothing is recorded of it."""
+    if known is None:
+        return Execute(1) if kind is StepType.DO else Open()
+    match known.state:
+        case StepState.FINISHED | StepState.FAILED:
+            return Recorded()
+        case StepState.CANCELLED:
+            return HoldForCancel()
+        case StepState.RETRYING if known.due_at is not None:
+            return WaitUntil(known.due_at, known.attempt + 1)
+        case StepState.SLEEPING if known.due_at is not None:
+            return WaitUntil(known.due_at)
+        case StepState.WAITING if known.due_at is not None:
+            return WaitForEvent(known.due_at)
+        case _:
+            # Its kernel died in this attempt: the next one runs, and the cut-off one does not count against the limit (S27).
+            return Execute(known.attempt + 1)
+
+
+def retries_left(limit: int, failures: int) -> bool:
+    """Whether a step may be tried again after that many failed attempts: limit counts retries (S22)."""
+    return failures <= limit

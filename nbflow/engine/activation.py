@@ -1,0 +1,327 @@
+"""One pass of `run` from the top: which calls it has made, what is handed to it and when, how it ends.
+
+Lives on the workflow loop. Everything that reaches `run` goes through `_turn`, one result at a time and only when nothing of
+the activation is runnable (S20); everything it causes goes through `LiveInstance.record`.
+"""
+
+import asyncio
+import contextvars
+import logging
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from nbflow.core.delivery import Deliveries
+from nbflow.core.history import StepRecord
+from nbflow.core.model import Entry, Kind, StepKey, StepState, StepType
+from nbflow.core.names import step_name
+from nbflow.engine.calls import Call
+from nbflow.engine.loop import ACTIVATION
+from nbflow.engine.outputs import is_artifact, reference
+from nbflow.errors import StopSignal, UndecodableError, UsageError
+from nbflow.values import codec, failures
+
+if TYPE_CHECKING:
+    from nbflow.engine.live import LiveInstance
+
+log = logging.getLogger("nbflow")
+
+GRACE = 5.0  # seconds that stopped user code has to end (S42)
+
+
+class Activation:
+    """One activation of one instance.
+
+    Attributes:
+        ready: callbacks of it that are ready to run; zero is quiet (counted by the loop).
+        tasks: the asyncio tasks that belong to it.
+        in_flight: attempts whose body runs or whose output is being encoded.
+        unacked: ends that are recorded and not durable yet.
+        stopping: nothing new starts and nothing is handed out any more (pause, terminate, lost ownership).
+        over: it records nothing more, whatever its bodies still do.
+        failure: the error that left `run`.
+    """
+
+    def __init__(self, live: "LiveInstance", run: Callable[..., Any]) -> None:
+        self.live, self.engine = live, live.engine
+        self._run = run
+        history = live.history
+        self.ready = 0
+        self.tasks: set[asyncio.Task[Any]] = set()
+        self.deliveries = Deliveries(history.delivered)
+        self.next_order = history.last_order + 1
+        self.counts: Counter[tuple[StepType, str]] = Counter()
+        self.do_calls = 0
+        self.calls: dict[StepKey, Call] = {}
+        self.functions: dict[str, Any] = {}
+        self.in_flight = 0
+        self.unacked = 0
+        self.stopping = False
+        self.over = False
+        self.signalled = False
+        self.returned = False
+        self.output: object = None
+        self.failure: BaseException | None = None
+        self._turn_due = False
+        self._decoding = False
+        self._failed_calls: list[tuple[Call, bool]] = []
+        self._main: asyncio.Task[Any] | None = None
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    def start(self, context: contextvars.Context) -> None:
+        """Call `run`, in a copy of the context of the cell that started it, so that its prints go there."""
+        context.run(ACTIVATION.set, self)
+        self._main = context.run(asyncio.Task, self._run(), loop=self.engine.loop, context=context)
+        self.tasks.add(self._main)
+        self._main.add_done_callback(self._run_ended, context=self.engine.loop.uncounted)
+
+    def on_quiet(self) -> None:
+        """Nothing of it is ready to run any more: take a turn, outside its own count."""
+        if not self._turn_due:
+            self._turn_due = True
+            self.engine.loop.call_soon(self._turn, context=self.engine.loop.uncounted)
+
+    @property
+    def idle(self) -> bool:
+        """Nothing of it runs: whatever it still wants must come from outside (S5)."""
+        return not (self.ready or self.in_flight or self.unacked or self._turn_due or self._decoding or self.deliveries.pending)
+
+    def stop(self) -> None:
+        """Start nothing more and hand nothing out; bodies in flight go on."""
+        self.stopping = True
+
+    def abandon(self) -> None:
+        """End it at once: bodies are cancelled or left to their threads, nothing of it is recorded any more (S43)."""
+        self.stopping = self.over = True
+        for call in list(self.calls.values()):
+            call.cancel()
+        self.drop_tasks()
+
+    def drop_tasks(self) -> None:
+        """Cancel what user code still has; what does not end in time is dropped with a line in the log (S42)."""
+        self.stopping = self.over = True
+        tasks = [task for task in self.tasks if not task.done()]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            self.engine.timers.after(GRACE, partial(self._report_stuck, tasks))
+
+    def _report_stuck(self, tasks: list[asyncio.Task[Any]]) -> None:
+        stuck = [task for task in tasks if not task.done()]
+        for task in stuck:
+            task._log_destroy_pending = False  # type: ignore[attr-defined] # noqa: SLF001 - its pending end is reported here
+        if stuck:
+            log.warning("%s: user code did not end %g s after it was stopped; it is dropped", self.live.name, GRACE)
+
+    # -- calls --------------------------------------------------------------------------------------------------------
+
+    def open_call(self, kind: StepType, name: str) -> tuple[Call, StepRecord | None]:
+        """Note a call of a step: its key, its order, and what is recorded of it."""
+        self._check_caller(kind)
+        if self.stopping or self.failure is not None:
+            return self._refused_call(kind, name), None
+        step_name(name)
+        if kind is StepType.DO:
+            self._count_step(name)
+        self.counts[kind, name] += 1
+        key = StepKey(kind, name, self.counts[kind, name])
+        known = self.live.history.steps.get(key)
+        order = known.order if known is not None else self.next_order
+        if known is None:
+            self.next_order += 1
+        call = Call(key, order, self.engine.loop.create_future())
+        self.calls[key] = call
+        return call, known
+
+    def _count_step(self, name: str) -> None:
+        self.do_calls += 1
+        if self.do_calls > self.engine.max_steps:
+            msg = (
+                f"step {name!r} is call {self.do_calls} of step.do in one activation, and {self.engine.max_steps} are allowed "
+                f"(S14); use step.map for many items, or Engine(max_steps=)"
+            )
+            raise UsageError(msg)
+
+    def _check_caller(self, kind: StepType) -> None:
+        if not self.engine.thread.here:
+            msg = (
+                f"a step ({kind}) was called outside the workflow loop; call steps in `run` or in an async body, "
+                f"not in a plain def or another thread"
+            )
+            raise UsageError(msg)
+        if self.engine.closing:
+            self.stopping = True
+
+    def _refused_call(self, kind: StepType, name: str) -> Call:
+        """The first call after a stop raises, every later one waits for ever: user code cannot swallow a stop (S42)."""
+        if self.signalled:
+            return Call(StepKey(kind, name, 0), 0, self.engine.loop.create_future())
+        self.signalled = True
+        msg = f"{self.live.name} was stopped"
+        raise StopSignal(msg)
+
+    def call_cancelled(self, call: Call) -> None:
+        """User code cancelled this call: say so in the history, unless it had ended or all is stopping (S21)."""
+        if self.calls.pop(call.key, None) is None or self.over:
+            return
+        self.deliveries.leave(call.key)
+        call.future.cancel()
+        record = self.live.history.steps.get(call.key)
+        if record is not None and record.ended:
+            return
+        call.cancel()
+        kind = Kind(f"{call.key.type}.cancelled")
+        body: dict[str, Any] = {"order": call.order}
+        if record is not None and record.attempt:
+            body |= {"attempt": record.attempt, "started_at": record.attempts[-1].started_at.isoformat()}
+        self.record(kind, call.key, body, acked=self.acked)
+        self.unacked += 1
+
+    def record(
+        self,
+        kind: Kind,
+        key: StepKey,
+        body: dict[str, Any],
+        value: bytes | None = None,
+        *,
+        acked: Callable[[], None] | None = None,
+    ) -> Entry | None:
+        """Record something of a step, unless the instance has gone on without this activation meanwhile (S43, S44, S52)."""
+        with self.live.lock:
+            if self.live.activation is not self:
+                return None
+            return self.live.record(kind, key, body, value, acked=acked)
+
+    def acked(self) -> None:
+        """An entry that hands nothing out is durable."""
+        self.unacked -= 1
+        self.on_quiet()
+
+    def ended(self, kind: Kind, call: Call, body: dict[str, Any], value: bytes | None = None) -> None:
+        """Record the end of a step; when it is durable, its result takes its turn."""
+        self.unacked += 1
+        self.record(kind, call.key, body, value, acked=partial(self._arrived, call.key))
+
+    def _arrived(self, key: StepKey) -> None:
+        self.unacked -= 1
+        self.deliveries.arrive(key)
+        self.on_quiet()
+
+    # -- turns --------------------------------------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        self._turn_due = False
+        if self.ready or self._decoding or self.over:
+            return
+        if self.stopping or self.failure is not None:
+            self._wind_down()
+            return
+        key = self.deliveries.next(self.calls)
+        if key is not None:
+            self._deliver(self.calls[key])
+        elif not self._revive_cancelled() and not self.live.match_events(self):
+            if self.returned and not self.calls and not self.in_flight:
+                self._conclude()
+            else:
+                self.live.noted_idle()
+
+    def _deliver(self, call: Call) -> None:
+        record = self.live.history.steps[call.key]
+        if record.state is StepState.FAILED:
+            error = failures.decode_error(record.error or {}, step=str(call.key), attempts=record.attempt)
+            if call.original is not None and error is not call.original:
+                error.__cause__ = call.original
+            self._hand_out(call, (False, error))
+            return
+        data = record.value
+        if call.lazy or data is None or not is_artifact(data):
+            self._decoded(call, self._decode(call, record))
+            return
+        # A table is read in a thread, and nothing else is handed out before it: the order is part of the promise.
+        self._decoding = True
+        context = contextvars.Context()
+        self.engine.threads.submit(context, partial(self._decode, call, record), partial(self._decoded_in_thread, call))
+
+    def _decode(self, call: Call, record: StepRecord) -> tuple[bool, Any]:
+        try:
+            files = self.live.files
+            value: object = None
+            if record.value is not None:
+                lazy = call.lazy
+                value = reference(record.value, record.body, files) if lazy else codec.decode(record.value, files)
+            return True, value if call.payload_of is None else call.payload_of(value)
+        except UndecodableError as error:
+            return False, error
+
+    def _decoded_in_thread(self, call: Call, outcome: tuple[bool, Any]) -> None:
+        self._decoding = False
+        if self.over:
+            return
+        self._decoded(call, outcome[1] if outcome[0] else outcome)
+
+    def _decoded(self, call: Call, outcome: tuple[bool, Any]) -> None:
+        if not outcome[0]:
+            self.live.interrupt(self, call.key, outcome[1])
+            return
+        self._hand_out(call, outcome)
+
+    def _hand_out(self, call: Call, outcome: tuple[bool, Any]) -> None:
+        self.calls.pop(call.key, None)
+        self.deliveries.leave(call.key)
+        if not call.future.done():
+            call.future.set_result(outcome)
+        if not outcome[0]:
+            self._failed_calls.append((call, self.returned))
+        if not self.ready:  # nobody waits for it yet
+            self.on_quiet()
+
+    def _revive_cancelled(self) -> bool:
+        """All is quiet and recorded cancellations have not come again: the code has changed, so they run (S21)."""
+        revived = [call for call in self.calls.values() if call.begin is not None]
+        for call in revived:
+            begin, call.begin = call.begin, None
+            assert begin is not None
+            begin()
+        return bool(revived)
+
+    # -- ends ---------------------------------------------------------------------------------------------------------
+
+    def _run_ended(self, task: asyncio.Task[Any]) -> None:
+        self.tasks.discard(task)
+        error: BaseException | None
+        if task.cancelled():
+            error = asyncio.CancelledError("`run` was cancelled")
+        else:
+            error = task.exception()
+        if self.over or self.stopping:
+            self.on_quiet()
+            return
+        if error is None:
+            self.returned, self.output = True, task.result()
+        else:
+            self.failure = error
+        self.on_quiet()
+
+    def _conclude(self) -> None:
+        """`run` has returned and every step it started has ended (S16)."""
+        for call, after_run in self._failed_calls:
+            if after_run or not call.awaited:
+                self.failure = call.future.result()[1]
+                self._wind_down()
+                return
+        self.over = True
+        self.live.complete(self, self.output)
+
+    def _wind_down(self) -> None:
+        """Bodies in flight end and are recorded, nothing else happens; then the activation is over (S19, S40)."""
+        if self.over or self.in_flight or self.unacked:
+            return
+        self.over = True
+        if self.failure is not None and not self.stopping:
+            self.live.fail(self, self.failure)
+        else:
+            self.live.stopped(self)
+        self.drop_tasks()
+

@@ -1,0 +1,372 @@
+"""Run the body of one `do` step: attempts on the loop, in a thread or on the main thread, timeouts, retries, its end.
+
+Lives on the workflow loop; only the bodies themselves and the encoding of large outputs run elsewhere.
+"""
+
+import asyncio
+import contextvars
+import inspect
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from nbflow.core import replay
+from nbflow.core.config import DEFAULT, ResolvedConfig, as_mapping, delay_after, scaled
+from nbflow.core.durations import duration, text
+from nbflow.core.model import Kind, StepKey
+from nbflow.engine.calls import Call
+from nbflow.engine.context import StepContext, StepName, bind, idempotency_key, is_async
+from nbflow.engine.loop import ACTIVATION
+from nbflow.engine.outputs import body_of, has_references, is_light, with_values
+from nbflow.engine.threads import Outcome, ThreadJob, call_in
+from nbflow.engine.timers import Timer
+from nbflow.errors import NonRetryableError, NotSerialisableError, RetryAfter, StepTimeoutError, UsageError
+from nbflow.values import codec, failures
+
+if TYPE_CHECKING:
+    from nbflow.engine.activation import Activation
+
+BODY: contextvars.ContextVar["Body | None"] = contextvars.ContextVar("nbflow_body", default=None)
+"""The step whose body runs in this context."""
+
+GRACE = 5.0  # seconds a cancelled async body has to end before its attempt is closed without it
+DELAY_LIMIT = 5.0  # seconds a delay function has to answer (S24)
+DOES_NOT_HEAL = (NameError, ImportError, SyntaxError)  # UnboundLocalError is a NameError (S22)
+
+
+class Body:
+    """The body of one step in one activation, over all its attempts."""
+
+    def __init__(
+        self,
+        activation: "Activation",
+        call: Call,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        config: ResolvedConfig,
+        on: str | None,
+        context: contextvars.Context,
+    ) -> None:
+        self.activation, self.call, self.live, self.engine = activation, call, activation.live, activation.engine
+        self.fn, self.args, self.config, self.on = fn, args, config, on
+        self.parent = context.get(BODY)
+        self.attempt = 0
+        self._context = context
+        context.run(ACTIVATION.set, None)
+        context.run(BODY.set, self)
+        self._started_at = ""
+        self._running = False
+        self._awaited = 0
+        self._closed = False
+        self._timer: Timer | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._job: ThreadJob | None = None
+        self._timed_out = False
+        call.cancel = self.cancel
+
+    @property
+    def key(self) -> StepKey:
+        """The step's key."""
+        return self.call.key
+
+    # -- an attempt begins --------------------------------------------------------------------------------------------
+
+    def begin(self, attempt: int) -> None:
+        """Record the start of an attempt, then run the body: in this order, whatever happens between (S53)."""
+        if self.activation.stopping or self.activation.failure is not None or self._closed:
+            return
+        self.attempt = attempt
+        self._timed_out = False
+        self._awaited = attempt
+        self._running = True
+        self.activation.in_flight += 1
+        body: dict[str, Any] = {"order": self.call.order, "attempt": attempt}
+        if self.config is not DEFAULT:
+            body["config"] = self.config.to_json()
+        if self.parent is not None:
+            body["parent"] = str(self.parent.key)
+        entry = self.activation.record(Kind.DO_STARTED, self.key, body)
+        if entry is None:
+            self._close()
+            return
+        self._started_at = entry.recorded_at.isoformat()
+        self.engine.launch_soon(self._launch)
+
+    def resume_at(self, decision: replay.WaitUntil) -> None:
+        """Wait out what is left of a retry delay (S25)."""
+        self._wait_until(decision.due)
+
+    def _wait_until(self, due: datetime) -> None:
+        self._timer = self.engine.timers.at(due, self._retry_is_due)
+        self.live.retries[self.key] = self._retry_is_due
+
+    def _retry_is_due(self) -> None:
+        """The delay is over, by time or because somebody said "retry now"."""
+        self.live.retries.pop(self.key, None)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.begin(self.attempt + 1)
+
+    def _launch(self) -> None:
+        if self._closed:
+            return
+        if has_references(self.args):
+            self.engine.threads.submit(contextvars.Context(), partial(with_values, self.args), self._loaded)
+        else:
+            self._run(self.args)
+
+    def _loaded(self, outcome: Outcome) -> None:
+        """References among the arguments are values now, or the attempt has failed."""
+        if outcome[0]:
+            self._run(outcome[1])
+        else:
+            self._ended(self.attempt, outcome)
+
+    def _run(self, args: tuple[Any, ...]) -> None:
+        if self._closed:
+            return
+        call = bind(self.fn, args, self._step_context)
+        if self.on == "main" and self.engine.main_queue.open:
+            self.engine.main_queue.put(partial(self._run_on_main, self.attempt, call))
+        elif is_async(self.fn):
+            self._task = self.engine.loop.create_task(self._drive(self.attempt, call), context=self._context)
+            self._arm()
+        else:
+            self._job = self.engine.threads.submit(self._context.copy(), call, partial(self._returned, self.attempt), self._arm)
+
+    def _arm(self) -> None:
+        self._timer = self.engine.timers.after(self.config.timeout.total_seconds(), self._time_out)
+
+    async def _drive(self, attempt: int, call: Callable[[], Any]) -> None:
+        try:
+            value = await call()
+        except BaseException as error:  # noqa: BLE001 - SystemExit from a body fails its attempt, no more (S30)
+            self._ended(attempt, (False, error))
+        else:
+            self._ended(attempt, (True, value))
+
+    def _returned(self, attempt: int, outcome: Outcome) -> None:
+        """A plain body has ended; a coroutine that it gave is awaited here, under the same timeout."""
+        if not (outcome[0] and inspect.iscoroutine(outcome[1])):
+            self._ended(attempt, outcome)
+        elif attempt != self._awaited:
+            outcome[1].close()
+        else:
+            coroutine = outcome[1]
+            self._job = None
+            self._task = self.engine.loop.create_task(self._drive(attempt, lambda: coroutine), context=self._context)
+
+    def _run_on_main(self, attempt: int, call: Callable[[], Any]) -> None:
+        """In the main thread: its timeout starts when it starts; an async body runs on the kernel's loop."""
+        if self._closed or attempt != self._awaited:
+            return
+        post = self.engine.thread.post
+        post(self._arm)
+        context = self._context.copy()
+        if not is_async(self.fn):
+            post(self._returned, attempt, call_in(context, call))
+            return
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            post(self._ended, attempt, _run_alone(context, call))
+            return
+        task = loop.create_task(call(), context=context)
+        task.add_done_callback(lambda done: post(self._ended, attempt, _outcome_of(done)))
+
+    # -- an attempt ends ----------------------------------------------------------------------------------------------
+
+    def _time_out(self) -> None:
+        self._timed_out = True
+        limit = text(self.config.timeout)
+        if self._task is not None:
+            self._task.cancel()
+            # The body may clean up before the next attempt begins; one that will not end is left behind.
+            self._timer = self.engine.timers.after(GRACE, partial(self._leave_behind, limit))
+            return
+        self._leave_behind(limit)
+
+    def _leave_behind(self, limit: str) -> None:
+        if self._job is not None:
+            self.engine.threads.abandon(self._job)
+        where = "its thread" if self._task is None else "the workflow loop"
+        msg = f"attempt {self.attempt} took longer than {limit}; abandoned, still running in {where}"
+        self._settle((False, StepTimeoutError(msg)))
+
+    def _ended(self, attempt: int, outcome: Outcome) -> None:
+        if attempt != self._awaited or self._closed:
+            return  # the late end of an attempt that is no longer waited for (S26)
+        if self._timed_out:
+            outcome = (False, StepTimeoutError(f"attempt {attempt} took longer than {text(self.config.timeout)}"))
+        self._settle(outcome)
+
+    def _settle(self, outcome: Outcome) -> None:
+        self._awaited = 0
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._task = self._job = None
+        succeeded, result = outcome
+        if not succeeded:
+            self._failed(result)
+        elif is_light(result):
+            self._encoded(self._encode(result))
+        else:
+            self.engine.threads.submit(contextvars.Context(), partial(self._encode, result), lambda made: self._encoded(made[1]))
+
+    def _encode(self, value: object) -> Outcome:
+        try:
+            return True, codec.encode(value, self.live.files)
+        except NotSerialisableError as error:
+            failed = NotSerialisableError(f"step {str(self.key)!r} returned what cannot be stored: {error}")
+            return False, failed.with_traceback(error.__traceback__)
+        except BaseException as error:  # noqa: BLE001 - a full disk, a failing __getattr__: the attempt failed
+            return False, error
+
+    def _encoded(self, outcome: Outcome) -> None:
+        if self._closed:
+            return
+        succeeded, result = outcome
+        if not succeeded:
+            self._failed(result)
+            return
+        body = self._attempt_body() | body_of(result)
+        self._close()
+        self.activation.ended(Kind.DO_FINISHED, self.call, body, result.data)
+
+    def _failed(self, error: BaseException) -> None:
+        history = self.live.history
+        record = history.steps[self.key]
+        failed = record.failures + 1
+        if self.activation.failure is not None or not self._may_retry(error) or not replay.retries_left(self.config.limit, failed):
+            self._fail(error)
+        elif isinstance(error, RetryAfter):
+            try:
+                self._retry(error, duration(error.delay, what=f"RetryAfter of step {str(self.key)!r}"))
+            except UsageError as wrong:
+                self._fail(wrong)
+        elif self.config.delay_fn is not None:
+            self._ask_delay(error, failed)
+        else:
+            self._retry(error, delay_after(self.config, failed))
+
+    def _may_retry(self, error: BaseException) -> bool:
+        if isinstance(error, NonRetryableError | NotSerialisableError):
+            return False
+        if isinstance(error, DOES_NOT_HEAL) and not self.config.retries_given and failures.raised_in_notebook(error):
+            return False
+        return self.config.errors is None or isinstance(error, (*self.config.errors, RetryAfter))
+
+    def _retry(self, error: BaseException, delay: timedelta) -> None:
+        due = self.engine.clock.now() + delay
+        body = self._attempt_body() | {"error": failures.record_error(error), "retry_at": due.isoformat()}
+        self._running = False
+        self.activation.in_flight -= 1
+        self.activation.unacked += 1
+        self.activation.record(Kind.DO_RETRYING, self.key, body, acked=self.activation.acked)
+        self._wait_until(due)
+
+    def _fail(self, error: BaseException) -> None:
+        body = self._attempt_body() | {"error": failures.record_error(error)}
+        self.call.original = error
+        self._close()
+        self.activation.ended(Kind.DO_FAILED, self.call, body)
+
+    def _attempt_body(self) -> dict[str, Any]:
+        body: dict[str, Any] = {"order": self.call.order, "attempt": self.attempt, "started_at": self._started_at}
+        if self.config is not DEFAULT:
+            body["config"] = self.config.to_json()
+        if self.parent is not None:
+            body["parent"] = str(self.parent.key)
+        return body
+
+    def _close(self) -> None:
+        self._closed = True
+        self.live.retries.pop(self.key, None)
+        if self._running:
+            self._running = False
+            self.activation.in_flight -= 1
+
+    def cancel(self) -> None:
+        """Stop caring: an async body is cancelled, one in a thread left to it, its end never recorded (S21, S43)."""
+        if self._closed:
+            return
+        self._close()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+        if self._job is not None:
+            self.engine.threads.abandon(self._job)
+        self.activation.on_quiet()
+
+    # -- delay functions ----------------------------------------------------------------------------------------------
+
+    def _ask_delay(self, error: BaseException, failed: int) -> None:
+        """Ask the user's delay function, once per failed attempt that will be retried, for at most 5 s (S24)."""
+        delay_fn = self.config.delay_fn
+        assert delay_fn is not None
+        call = partial(delay_fn, self._step_context(), error)
+        answered = partial(self._delay_answered, error, failed)
+        self._timer = self.engine.timers.after(DELAY_LIMIT, partial(answered, (False, TimeoutError("no answer within 5 s"))))
+        if is_async(delay_fn):
+
+            async def ask() -> None:
+                try:
+                    answered((True, await call()))
+                except BaseException as wrong:  # noqa: BLE001 - whatever it raises fails the step (S24)
+                    answered((False, wrong))
+
+            self.engine.loop.create_task(ask(), context=self._context)
+        else:
+            self.engine.threads.submit(self._context.copy(), call, answered)
+
+    def _delay_answered(self, error: BaseException, failed: int, outcome: Outcome) -> None:
+        if self._closed or self._timer is None:
+            return  # it came too late
+        self._timer.cancel()
+        self._timer = None
+        succeeded, value = outcome
+        try:
+            if not succeeded:
+                raise value
+            delay = duration(value, what=f"the delay function of step {str(self.key)!r}")
+            self._retry(error, scaled(self.config, delay, failed))
+        except BaseException as wrong:  # noqa: BLE001 - raised by user code or by the check of what it gave
+            msg = f"the delay function of step {str(self.key)!r} failed ({type(wrong).__name__}: {wrong}) after: {error}"
+            failure = UsageError(msg)
+            failure.__cause__ = error
+            self._fail(failure)
+
+    # -- context ------------------------------------------------------------------------------------------------------
+
+    def _step_context(self) -> StepContext:
+        head = self.live.history.head
+        return StepContext(
+            step=StepName(name=self.key.name, count=self.key.count),
+            attempt=self.attempt,
+            config=as_mapping(self.config),
+            instance_id=head.instance_id,
+            workflow_name=head.workflow,
+            key=self.key.key,
+            index=None,
+            idempotency_key=idempotency_key(self.engine.uid, head.created_seq, head.generation, self.key),
+        )
+
+
+def _outcome_of(task: asyncio.Task[Any]) -> Outcome:
+    if task.cancelled():
+        return False, asyncio.CancelledError()
+    error = task.exception()
+    return (True, task.result()) if error is None else (False, error)
+
+
+def _run_alone(context: contextvars.Context, call: Callable[[], Any]) -> Outcome:
+    """Run an async body in the main thread where no loop runs: a blocking wait drains it there."""
+
+    async def main() -> Any:
+        return await call()
+
+    return call_in(context, lambda: asyncio.run(main()))

@@ -1,0 +1,97 @@
+"""A call of a step, and what `run` gets back for it: something that is already going on and may be awaited or not (S8, S16)."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Generator
+from typing import TYPE_CHECKING, Any
+
+from nbflow.core.model import StepKey
+
+if TYPE_CHECKING:
+    from nbflow.engine.activation import Activation
+
+
+class Call:
+    """One call of a step in one activation.
+
+    Attributes:
+        order: its number in the activation (S8); a step kept by replay has the one of its first start.
+        future: what the caller waits on; its result is (True, value) or (False, error).
+        awaited: somebody waits for the outcome, or has it.
+        cancel: stops what goes on for it when user code cancels the call (S21).
+        begin: starts it anew where its recorded cancellation does not come again (S21).
+        original: the live error of this process, the cause of the decoded copy that `run` sees (API.md §9).
+    """
+
+    __slots__ = ("awaited", "begin", "cancel", "future", "key", "lazy", "opened", "order", "original", "payload_of")
+
+    def __init__(self, key: StepKey, order: int, future: "asyncio.Future[tuple[bool, Any]]") -> None:
+        self.key, self.order, self.future = key, order, future
+        self.awaited = False
+        self.lazy = False
+        self.opened = False
+        self.cancel: Callable[[], None] = _nothing
+        self.begin: Callable[[], None] | None = None
+        self.original: BaseException | None = None
+        self.payload_of: Callable[[object], object] | None = None
+
+
+def _nothing() -> None:
+    """Most calls have nothing to stop."""
+
+
+class StepCall(Coroutine[Any, Any, Any]):
+    """What a step method gives: a coroutine to `await`, `gather` or `create_task`, whose step has started already.
+
+    Unlike a coroutine of Python's own it may be left alone without a warning: the instance waits for the step (S16).
+    """
+
+    __slots__ = ("_activation", "_call", "_coroutine", "_started")
+
+    def __init__(self, activation: "Activation", call: Call) -> None:
+        self._activation, self._call = activation, call
+        self._coroutine = self._wait()
+        self._started = False
+
+    async def _wait(self) -> Any:
+        call = self._call
+        call.awaited = True
+        try:
+            succeeded, outcome = await call.future
+        except asyncio.CancelledError:
+            self._activation.call_cancelled(call)
+            raise
+        if succeeded:
+            return outcome
+        raise outcome
+
+    async def value(self) -> Any:
+        """The outcome for somebody else than the caller: a step that depends on this one."""
+        self._call.awaited = True
+        succeeded, outcome = await asyncio.shield(self._call.future)
+        if succeeded:
+            return outcome
+        raise outcome
+
+    def send(self, value: Any) -> Any:
+        """Go on (coroutine protocol)."""
+        self._started = True
+        return self._coroutine.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        """Let an error come up where it waits; a cancellation before the first wait cancels the call too (S21)."""
+        if not self._started and isinstance(error[0], asyncio.CancelledError):
+            self._activation.call_cancelled(self._call)
+        self._started = True
+        return self._coroutine.throw(*error)
+
+    def close(self) -> None:
+        """Close (coroutine protocol); the step goes on."""
+        self._coroutine.close()
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        self._started = True
+        return self._coroutine.__await__()
+
+    def __del__(self) -> None:
+        if not self._started:
+            self._coroutine.close()

@@ -1,0 +1,320 @@
+"""The one table of commands (API.md §11): `%workflow` and `nbflow` on the shell are made from it.
+
+A front (notebook, shell) reads words and options as the table says, resolves the instance, calls `act`, and shows the
+answer. What a command does is here, once.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Flag, auto
+from typing import TYPE_CHECKING, Any
+
+from nbflow.core import durations
+from nbflow.core.model import Status
+from nbflow.core.names import quoted
+from nbflow.errors import NotFoundError, UsageError, listed
+
+if TYPE_CHECKING:
+    from nbflow.engine.engine import Engine
+    from nbflow.engine.instance import WorkflowInstance
+    from nbflow.store.views import InstanceView
+
+
+class Front(Flag):
+    """Where a command exists."""
+
+    NOTEBOOK = auto()
+    SHELL = auto()
+    BOTH = NOTEBOOK | SHELL
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A positional argument; *name* also says what it is: ID, WORKFLOW, TYPE, PAYLOAD, DURATION, PATH, FILE.py:Class."""
+
+    name: str
+    optional: bool = True
+
+    def __str__(self) -> str:
+        return f"[{self.name}]" if self.optional else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option; *value* names what follows it, None for a switch."""
+
+    name: str
+    value: str | None = None
+    help: str = ""
+
+    def __str__(self) -> str:
+        return f"[{self.name} {self.value}]" if self.value else f"[{self.name}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a front was asked for: the instance it resolved, the other words by name, the options."""
+
+    instance: "WorkflowInstance | None" = None
+    words: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, str | None] = field(default_factory=dict)
+
+    def the_instance(self) -> "WorkflowInstance":
+        """The instance; the front has seen to it that there is one where the command needs it."""
+        if self.instance is None:
+            raise UsageError("which instance? give its id (`list` shows them)")
+        return self.instance
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a command gives back: a line, a table, an instance to show."""
+
+    line: str = ""
+    columns: tuple[str, ...] = ()
+    rows: Sequence[Sequence[Any]] = ()
+    instance: "WorkflowInstance | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One row of the table; `act` is None where a front does it itself."""
+
+    name: str
+    help: str
+    act: "Callable[[Engine, Call], Answer] | None"
+    words: tuple[Word, ...] = ()
+    options: tuple[Option, ...] = ()
+    front: Front = Front.BOTH
+
+    @property
+    def usage(self) -> str:
+        """Its arguments as the table of API.md writes them."""
+        return " ".join([self.name, *map(str, self.words), *map(str, self.options)])
+
+    @property
+    def takes_instance(self) -> bool:
+        """Whether its first word names an instance."""
+        return bool(self.words) and self.words[0].name == "ID"
+
+
+def list_row(view: "InstanceView") -> tuple[Any, ...]:
+    """One instance in a table."""
+    return (
+        view.workflow,
+        view.instance_id,
+        view.status.value,
+        f"{view.done}/{view.total}",
+        view.created_at,
+        view.ended_at,
+        "" if view.error is None else str(view.error).partition("\n")[0][:100],
+    )
+
+
+LIST_COLUMNS = ("workflow", "id", "status", "steps", "created", "ended", "error")
+
+
+def _list(engine: "Engine", call: Call) -> Answer:
+    status = _status(call.options.get("--status"))
+    limit = _count(call.options.get("--limit") or "100", "--limit")
+    found = engine.list(call.words.get("WORKFLOW"), status=status, limit=limit)
+    rows = [list_row(instance.view()) for instance in found]
+    return Answer("" if rows else "no instances", LIST_COLUMNS, rows)
+
+
+def _show(_engine: "Engine", call: Call) -> Answer:
+    return Answer(instance=call.the_instance())
+
+
+def _pause(_engine: "Engine", call: Call) -> Answer:
+    instance = call.the_instance()
+    instance.pause()
+    return _now(instance)
+
+
+def _resume(_engine: "Engine", call: Call) -> Answer:
+    instance = call.the_instance()
+    instance.resume()
+    return _now(instance)
+
+
+def _terminate(_engine: "Engine", call: Call) -> Answer:
+    instance = call.the_instance()
+    instance.terminate(rollback="--rollback" in call.options)
+    return _now(instance)
+
+
+def _retry_failed(_engine: "Engine", call: Call) -> Answer:
+    instance = call.the_instance()
+    instance.retry_failed()
+    return _now(instance)
+
+
+def _retry_now(_engine: "Engine", call: Call) -> Answer:
+    instance = call.the_instance()
+    instance.retry_now()
+    return _now(instance)
+
+
+def _restart(_engine: "Engine", call: Call) -> Answer:
+    instance = call.the_instance()
+    if "--stale" in call.options:
+        if "--from" in call.options:
+            raise UsageError("--from and --stale exclude each other: both say where to start")
+        stale = next((step for step in instance.steps if step.stale), None)
+        if stale is None:
+            message = f"no step of {instance.id!r} is stale; nothing was done"
+            raise UsageError(message)
+        instance.restart(from_step=stale)
+    elif (name := call.options.get("--from")) is not None:
+        instance.restart(from_step=step_named(instance, name))
+    else:
+        instance.restart()
+    return _now(instance)
+
+
+def _delete(engine: "Engine", call: Call) -> Answer:
+    older, status = call.options.get("--older-than"), _status(call.options.get("--status"))
+    if older is not None:
+        if call.instance is not None:
+            message = f"give an ID ({call.instance.id!r}) or --older-than, not both; nothing was deleted"
+            raise UsageError(message)
+        age = durations.duration(older, what="--older-than")
+        count = engine.delete(older_than=age, status=status)
+        return Answer(f"deleted {count} instance{'' if count == 1 else 's'}")
+    if status is not None:
+        raise UsageError("--status goes with --older-than; nothing was deleted")
+    instance = call.the_instance()
+    instance.delete()
+    return Answer(f"deleted {instance.id!r}")
+
+
+def _send_event(_engine: "Engine", call: Call) -> Answer:
+    instance = call.the_instance()
+    instance.send_event(call.words["TYPE"], call.words.get("PAYLOAD"))
+    return Answer(f"sent {call.words['TYPE']!r} to {instance.id!r}")
+
+
+def _history(_engine: "Engine", call: Call) -> Answer:
+    rows = [
+        (entry.seq or "", entry.recorded_at, entry.kind.value, str(entry.step_key or ""), _remark(entry.body))
+        for entry in call.the_instance().history()
+    ]
+    return Answer("", ("seq", "recorded", "what", "step", "more"), rows)
+
+
+_REMARKED = ("attempt", "type", "by", "notebook", "retry_at", "due_at", "event_type")
+
+
+def _remark(body: Mapping[str, Any]) -> str:
+    told = [f"{name}={body[name]}" for name in _REMARKED if body.get(name)]
+    if (error := body.get("error")) is not None:
+        told.append(f"{error.get('type', '')}: {error.get('message', '')}".partition("\n")[0][:100])
+    return ", ".join(told)
+
+
+def _now(instance: "WorkflowInstance") -> Answer:
+    return Answer(f"{instance.id}: {instance.view().status.value}")
+
+
+def _status(text: str | None) -> Status | None:
+    if text is None:
+        return None
+    try:
+        return next(status for status in Status if status.value.lower() == text.lower())
+    except StopIteration:
+        message = f"--status {text!r} is none of {listed([status.value for status in Status])}"
+        raise UsageError(message) from None
+
+
+def _count(text: str, option: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        message = f"{option} is {quoted(text)}: write a whole number above 0"
+        raise UsageError(message)
+    return int(text)
+
+
+def step_named(instance: "WorkflowInstance", text: str) -> "tuple[str, int]":
+    """Read `NAME` or `NAME#N`; a step whose name holds the sign itself is found first."""
+    names = {step.name for step in instance.steps}
+    if text in names:
+        return text, 1
+    name, sign, number = text.rpartition("#")
+    if sign and name in names and number.isdecimal():
+        return name, int(number)
+    message = (
+        f"{instance.id!r} has no step {text!r}; it has {listed(sorted(names))}"
+        if names
+        else f"{instance.id!r} has no steps yet"
+    )
+    raise NotFoundError(message)
+
+
+_ID = Word("ID")
+_STATUS = Option("--status", "S", "one of " + ", ".join(status.value for status in Status))
+
+COMMANDS: dict[str, Command] = {
+    command.name: command
+    for command in (
+        Command(
+            "list",
+            "instances, newest first",
+            _list,
+            (Word("WORKFLOW"),),
+            (_STATUS, Option("--limit", "N", "at most so many, 100 by default")),
+        ),
+        Command("show", "an instance and its steps", _show, (_ID,)),
+        Command(
+            "run",
+            "run a workflow of a file until it is settled",
+            None,
+            (Word("FILE.py:Class", optional=False), _ID),
+            (Option("--params", "JSON", "its params"), Option("--again", None, "make a new instance where one has finished")),
+            Front.SHELL,
+        ),
+        Command("wait", "wait until it is settled, at most DURATION", None, (_ID, Word("DURATION"))),
+        Command("pause", "let running bodies end, start nothing new", _pause, (_ID,)),
+        Command("resume", "go on; an errored one goes on at its failed step", _resume, (_ID,)),
+        Command("retry-failed", "drop failed steps, keep the finished, go on", _retry_failed, (_ID,)),
+        Command("retry-now", "end all retry delays", _retry_now, (_ID,)),
+        Command(
+            "delete",
+            "remove an instance, or finished ones by age",
+            _delete,
+            (_ID,),
+            (Option("--older-than", "DURATION", "finished before that"), _STATUS),
+        ),
+        Command(
+            "terminate",
+            "stop for good",
+            _terminate,
+            (_ID,),
+            (Option("--rollback", None, "run the rollback handlers first"),),
+        ),
+        Command(
+            "restart",
+            "run again, from the start or from a step",
+            _restart,
+            (_ID,),
+            (
+                Option("--from", "NAME[#N]", "keep what started before this step"),
+                Option("--stale", None, "from the first step whose code has changed"),
+            ),
+        ),
+        Command(
+            "send-event",
+            "send an event: JSON in the shell, an expression in a notebook",
+            _send_event,
+            (Word("ID", optional=False), Word("TYPE", optional=False), Word("PAYLOAD")),
+        ),
+        Command("history", "the entries of an instance, oldest first", _history, (_ID,)),
+        Command(
+            "store", "path, size and holder of the store; with PATH: another store", None, (Word("PATH"),), (), Front.NOTEBOOK
+        ),
+    )
+}
+
+
+def commands(front: Front) -> dict[str, Command]:
+    """The rows of the table that *front* has."""
+    return {name: command for name, command in COMMANDS.items() if front in command.front}

@@ -1,0 +1,105 @@
+"""What a step's body is told about its step (`ctx`), and how it gets it: by the name of its parameter."""
+
+import functools
+import hashlib
+import inspect
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from nbflow.core.model import StepKey
+
+log = logging.getLogger("nbflow")
+
+
+class Fields(Mapping[str, Any]):
+    """A few read-only fields, by attribute and by key."""
+
+    def __init__(self, **fields: Any) -> None:
+        self.__dict__.update(fields)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.__dict__[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.__dict__)
+
+    def __len__(self) -> int:
+        return len(self.__dict__)
+
+    def __getattr__(self, name: str) -> Any:
+        msg = f"{type(self).__name__} has no {name!r}; it has {', '.join(self.__dict__)}"
+        raise AttributeError(msg)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.__dict__.items())})"
+
+
+class StepName(Fields):
+    """`ctx.step`: name and count."""
+
+
+class StepContext(Fields):
+    """The context of one attempt of a step (S12).
+
+    Attributes:
+        step: `.name` and `.count` (1-based).
+        attempt: 1-based.
+        config: the retries and timeout in force, in seconds; changing it changes nothing.
+        instance_id, workflow_name: of the instance.
+        key, index: of a map item, else None.
+        idempotency_key: 32 hex digits, the same for every attempt and replay of this step and for no other (S11).
+    """
+
+    def log(self, text: object) -> None:
+        """Write a line to the step's log."""
+        log.info("%s: %s", self.step.name, text)
+
+    def progress(self, done: float, total: float | None = None, note: str | None = None) -> None:
+        """Say how far the body is."""
+        report = self.__dict__.get("_report")
+        if report is not None:
+            report(done, total, note)
+
+
+def idempotency_key(store: str, created_seq: int, generation: int, key: StepKey) -> str:
+    """The text of `ctx.idempotency_key`: store, instance, number of restarts and step decide it."""
+    parts = "\0".join([store, str(created_seq), str(generation), key.type, key.name, str(key.count), key.key or ""])
+    return hashlib.blake2b(parts.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def is_async(fn: Callable[..., Any]) -> bool:
+    """Whether *fn* is async: a coroutine function, a partial or method of one, an object with an async `__call__`."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(type(fn), "__call__", None))  # noqa: B004
+
+
+def ctx_place(fn: Callable[..., Any]) -> int | str | None:
+    """Where *fn* takes `ctx`: a position, "keyword", or None where it has no such parameter or no signature."""
+    code = getattr(fn, "__code__", None)
+    if code is not None and type(fn).__name__ == "function":  # the common case, without building a Signature
+        names = code.co_varnames[: code.co_argcount]
+        if "ctx" in names:
+            return names.index("ctx")
+        return "keyword" if "ctx" in code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount] else None
+    try:
+        parameters = list(inspect.signature(fn).parameters.values())
+    except (TypeError, ValueError):
+        return None
+    for place, parameter in enumerate(parameters):
+        if parameter.name == "ctx" and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+            keyword = parameter.kind is parameter.KEYWORD_ONLY or isinstance(fn, functools.partial)
+            return "keyword" if keyword else place
+    return None
+
+
+def bind(fn: Callable[..., Any], args: tuple[Any, ...], context: Callable[[], StepContext]) -> Callable[[], Any]:
+    """Give a call without arguments: *args* fill the parameters in order, `ctx` gets the context wherever it stands."""
+    place = ctx_place(fn)
+    if place is None:
+        return functools.partial(fn, *args) if args else fn
+    if place == "keyword" or (isinstance(place, int) and place > len(args)):
+        return functools.partial(fn, *args, ctx=context())
+    assert isinstance(place, int)
+    return functools.partial(fn, *args[:place], context(), *args[place:])

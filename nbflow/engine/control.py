@@ -1,0 +1,272 @@
+"""What the control methods do: for an instance that runs here through its journal, for any other through the store (S52)."""
+
+import contextvars
+import getpass
+import shutil
+import socket
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from nbflow import ids
+from nbflow.core import names
+from nbflow.core.history import Head, History
+from nbflow.core.model import FINISHED, Entry, Kind, Status, StepKey, StepState
+from nbflow.engine.live import LiveInstance
+from nbflow.engine.outputs import body_of
+from nbflow.errors import InvalidStatusError, NotFoundError, UsageError
+from nbflow.store.base import Decision
+from nbflow.store.views import StepView
+from nbflow.values import codec
+
+if TYPE_CHECKING:
+    from nbflow.engine.engine import Engine
+    from nbflow.engine.instance import WorkflowInstance
+
+Decide = Callable[[Head, Callable[[], list[Entry]]], Sequence[Decision]]
+
+
+def who(by: str | None) -> str:
+    """Who says it: `user@host` by default (API.md §4)."""
+    if by is not None:
+        return str(by)[:200]
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):
+        user = "somebody"
+    return f"{user}@{socket.gethostname()}"
+
+
+def _owned(engine: "Engine", instance: "WorkflowInstance") -> LiveInstance | None:
+    engine.check_open()
+    live = engine.live.get(instance.created_seq)
+    return None if live is None or live.lost else live
+
+
+def pause(engine: "Engine", instance: "WorkflowInstance", by: str | None) -> None:
+    """See `WorkflowInstance.pause`."""
+    body = {"by": who(by)}
+    pausable = (Status.QUEUED, Status.RUNNING)
+    live = _owned(engine, instance)
+    if live is not None:
+        with live.lock:
+            if live.history.head.status not in pausable:
+                return
+            live.record(Kind.PAUSING, None, body, acked=_noted)
+        engine.store.flush()
+        engine.on_loop(live.begin_pause)
+        return
+
+    def decide(head: Head, _read: Callable[[], list[Entry]]) -> Sequence[Decision]:
+        if head.status not in pausable:
+            return []
+        runs = head.owner is not None and engine.store.alive(head.owner) is not False
+        # Nothing of it is in flight where nobody runs it: paused at once (S40).
+        return [(Kind.PAUSING, body, None)] if runs else [(Kind.PAUSING, body, None), (Kind.PAUSED, {}, None)]
+
+    _command(engine, instance, decide)
+
+
+def resume(engine: "Engine", instance: "WorkflowInstance", by: str | None) -> None:
+    """See `WorkflowInstance.resume`."""
+    context = contextvars.copy_context()
+    live = _owned(engine, instance)
+    if live is None:
+        head = engine.store.head(instance.created_seq)
+        runs = head is not None and head.owner is not None and engine.store.alive(head.owner) is not False
+        if runs or engine.registry.find(instance.workflow_name) is None:
+            _command(engine, instance, lambda head, _read: _resumption(engine, head, by))
+            return
+        live = engine.adopt(instance.created_seq, "resume")
+        if live is None:
+            return
+    with live.lock:
+        decisions = _resumption(engine, live.history.head, by)
+        for kind, body, _ in decisions:
+            live.record(kind, None, body, acked=_noted)
+    if decisions:
+        engine.store.flush()
+    engine.on_loop(lambda: live.go_on(context))
+
+
+def _resumption(engine: "Engine", head: Head, by: str | None) -> Sequence[Decision]:
+    """What a resume writes: nothing where it has no effect (S41)."""
+    body: dict[str, Any] = {"by": who(by)}
+    if head.status is Status.PAUSED and head.paused_at is not None:
+        return [(Kind.RESUMED, body | {"shift_s": (engine.clock.now() - head.paused_at).total_seconds()}, None)]
+    if head.status is Status.WAITING_FOR_PAUSE:
+        return [(Kind.RESUMED, body, None)]
+    return [(Kind.RETRIED, body, None)] if head.status is Status.ERRORED else []
+
+
+def retry_failed(engine: "Engine", instance: "WorkflowInstance", by: str | None) -> None:
+    """See `WorkflowInstance.retry_failed`."""
+    if instance.view().status is Status.ERRORED:
+        resume(engine, instance, by)
+
+
+def retry_now(engine: "Engine", instance: "WorkflowInstance") -> None:
+    """See `WorkflowInstance.retry_now`."""
+    live = _owned(engine, instance)
+    if live is None:
+        msg = f"instance {instance.id!r} does not run in this kernel; retry_now works where it runs"
+        raise InvalidStatusError(msg)
+    engine.on_loop(live.retry_now)
+
+
+def terminate(engine: "Engine", instance: "WorkflowInstance", *, rollback: bool, by: str | None) -> None:
+    """See `WorkflowInstance.terminate`."""
+    if rollback:
+        msg = "terminate(rollback=True) comes in a later version of nbflow"
+        raise UsageError(msg)
+    body = {"by": who(by)}
+
+    def decide(head: Head, _read: Callable[[], list[Entry]]) -> Sequence[Decision]:
+        if head.finished:
+            msg = f"instance {instance.id!r} is {head.status} and cannot be terminated; only an unfinished one can"
+            raise InvalidStatusError(msg)
+        return [(Kind.TERMINATED, body, None)]
+
+    _fence(engine, instance, decide, again=None)
+
+
+def restart(engine: "Engine", instance: "WorkflowInstance", from_step: Any, by: str | None) -> None:
+    """See `WorkflowInstance.restart`."""
+    body: dict[str, Any] = {"by": who(by)}
+
+    def decide(_head: Head, read: Callable[[], list[Entry]]) -> Sequence[Decision]:
+        if from_step is None:
+            return [(Kind.RESTARTED, body, None)]
+        order = find_step(History(read()), from_step, instance.id).order
+        return [(Kind.RESTARTED, body | {"keep_below": order}, None)]
+
+    live = _owned(engine, instance)
+    if live is None and engine.registry.find(instance.workflow_name) is not None:
+        engine.adopt(instance.created_seq, "restart")
+    _fence(engine, instance, decide, again=contextvars.copy_context())
+
+
+def delete(engine: "Engine", instance: "WorkflowInstance", by: str | None) -> None:
+    """See `WorkflowInstance.delete`."""
+    _fence(engine, instance, lambda _head, _read: [(Kind.DELETED, {"by": who(by)}, None)], again=None)
+    engine.live.pop(instance.created_seq, None)
+    head = Head(workflow=instance.workflow_name, instance_id=instance.id)
+    shutil.rmtree(engine.artifact_path(head), ignore_errors=True)
+
+
+def _fence(
+    engine: "Engine", instance: "WorkflowInstance", decide: Decide, *, again: contextvars.Context | None
+) -> None:
+    """Write what ends the present activation, then end it: nothing of it is recorded after (S43, S44, S45)."""
+    live = _owned(engine, instance)
+    if live is None:
+        _command(engine, instance, decide)
+        return
+    with live.lock:
+        decisions = decide(live.history.head, lambda: engine.store.read(instance.created_seq))
+        activation = live.detach()
+        for kind, body, _ in decisions:
+            live.record(kind, None, body, acked=_noted)
+    engine.store.flush()
+    engine.on_loop(lambda: live.drop(activation, again=again))
+
+
+def send_event(engine: "Engine", instance: "WorkflowInstance", type_: str, payload: Any, by: str | None) -> None:
+    """See `WorkflowInstance.send_event`."""
+    names.event_type(type_)
+    encoded = codec.encode(payload, engine.artifact_folder(Head(workflow=instance.workflow_name, instance_id=instance.id)))
+    body = {"event_id": ids.new_uid(), "type": type_, "by": who(by)} | body_of(encoded)
+
+    def check(head: Head) -> None:
+        if head.finished:
+            msg = f"instance {instance.id!r} is {head.status} and takes no more events; send to one that is unfinished (S38)"
+            raise InvalidStatusError(msg)
+
+    def decide(head: Head, _read: Callable[[], list[Entry]]) -> Sequence[Decision]:
+        check(head)
+        return [(Kind.EVENT, body, encoded.data)]
+
+    live = _owned(engine, instance)
+    if live is None:
+        _command(engine, instance, decide)
+        return
+    with live.lock:
+        check(live.history.head)
+        live.record(Kind.EVENT, None, body, encoded.data, acked=_noted)
+    engine.store.flush()
+    engine.thread.post(live.events_changed)
+
+
+def answer(engine: "Engine", instance: "WorkflowInstance", name: str, count: int, payload: Any, by: str | None) -> None:
+    """See `WorkflowInstance.answer`."""
+    live = _owned(engine, instance)
+    if live is None:
+        _check_open_wait(History(engine.store.read(instance.created_seq)), instance.id, name, count)
+        history = History(engine.store.read(instance.created_seq))
+        send_event(engine, instance, _wait_type(history, name, count), payload, by)
+        return
+    with live.lock:  # held until the event is recorded: a second answer, from another tab, sees the first
+        _check_open_wait(live.history, instance.id, name, count)
+        send_event(engine, instance, _wait_type(live.history, name, count), payload, by)
+
+
+def _wait_type(history: History, name: str, count: int) -> str:
+    return next(
+        step.event_type or "" for step in history.steps.values() if step.key.name == name and step.key.count == count and step.event_type
+    )
+
+
+def _check_open_wait(history: History, instance_id: str, name: str, count: int) -> None:
+    step = next((s for s in history.steps.values() if s.event_type and s.key.name == name and s.key.count == count), None)
+    if step is None:
+        msg = f"instance {instance_id!r} has no wait {name!r} number {count}"
+        raise NotFoundError(msg)
+    answered = next((e for e in history.events.values() if e.taken_by == step.key), None)
+    if answered is None and step.state is StepState.WAITING and step.event_type:
+        answered = next(iter(history.buffered(step.event_type)), None)
+    if answered is not None:
+        msg = f"answered by {answered.sent_by} at {answered.sent_at.isoformat(timespec='seconds')}"
+        raise InvalidStatusError(msg)
+    if step.state is not StepState.WAITING or history.head.status in FINISHED:
+        msg = f"wait {name!r} of instance {instance_id!r} is not open any more ({step.state})"
+        raise InvalidStatusError(msg)
+
+
+def find_step(history: History, wanted: Any, instance_id: str) -> Any:
+    """The recorded step that a `from_step` names."""
+    type_ = key = None
+    count = 1
+    match wanted:
+        case StepView():
+            found = history.steps.get(wanted.key)
+            if found is not None:
+                return found
+            name, count = wanted.name, wanted.count
+        case StepKey(type=type_, name=name, count=count, key=key):
+            pass
+        case str():
+            name = wanted
+        case (str() as name, int() as count):
+            pass
+        case (str() as name, str() as key):
+            pass
+        case {"name": str() as name}:
+            count, type_ = wanted.get("count", 1), wanted.get("type")
+        case _:
+            msg = f'from_step={wanted!r} is none of "name", ("name", count), {{"name", "count", "type"}}, a step'
+            raise UsageError(msg)
+    for step in history.steps.values():
+        k = step.key
+        if (k.name, k.count, k.key) == (name, count, key) and type_ in (None, k.type, k.type.value):
+            return step
+    known = ", ".join(str(k) for k in list(history.steps)[:10]) or "none"
+    msg = f"instance {instance_id!r} has no step {name!r} number {count}; recorded are: {known}"
+    raise NotFoundError(msg)
+
+
+def _command(engine: "Engine", instance: "WorkflowInstance", decide: Decide) -> None:
+    engine.store.command(instance.created_seq, decide)
+    engine.feed.publish(instance.created_seq)
+
+
+def _noted() -> None:
+    """Acknowledged; `flush` is what waits."""

@@ -1,0 +1,132 @@
+"""The engine of this process on the default store, and the decorator that registers with it."""
+
+import atexit
+import os
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from nbflow.errors import UsageError
+
+if TYPE_CHECKING:
+    from nbflow.engine.engine import Engine
+    from nbflow.engine.instance import WorkflowInstance
+
+DEFAULT_STORE = Path(".nbflow", "history.duckdb")
+
+_Class = TypeVar("_Class", bound=type)
+
+_lock = threading.RLock()
+_engine: "Engine | None" = None
+_notebook: "Notebook | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class Notebook:
+    """What a notebook adds to its process's engine; the engine itself knows no screen.
+
+    Attributes:
+        settings: the keywords that the engine is made with, "path" among them.
+        first_use: told when the engine has been made, and whether its store is new.
+        panel: the widget of an instance.
+    """
+
+    settings: Callable[[], dict[str, Any]]
+    first_use: Callable[["Engine", bool], None]
+    panel: Callable[["WorkflowInstance"], Any]
+
+
+def current_engine() -> "Engine":
+    """Give this process's engine on the default store; made at the first call.
+
+    The store is `NBFLOW_STORE` where that is set, else `.nbflow/history.duckdb` in the working directory; in a notebook
+    `%config NBFlow.store` comes before both.
+    """
+    global _engine
+    with _lock:
+        if _engine is not None and not _engine.closed:
+            return _engine
+        from nbflow.engine.engine import Engine
+
+        keywords = {} if _notebook is None else _notebook.settings()
+        path = keywords.pop("path", None) or os.environ.get("NBFLOW_STORE") or None
+        new = not Path(path or DEFAULT_STORE).expanduser().exists()
+        _engine = Engine(path, notebook=notebook_name(), **keywords)
+        atexit.unregister(_close_at_exit)
+        atexit.register(_close_at_exit)
+        if _notebook is not None:
+            _notebook.first_use(_engine, new)
+        return _engine
+
+
+def open_engine() -> "Engine | None":
+    """The current engine if there is one: asking makes none."""
+    return _engine if _engine is not None and not _engine.closed else None
+
+
+def set_current_engine(engine: "Engine | None") -> None:
+    """Make *engine* the one that `current_engine` gives; with None the next call makes a new one."""
+    global _engine
+    with _lock:
+        _engine = engine
+        if engine is not None:
+            atexit.unregister(_close_at_exit)
+            atexit.register(_close_at_exit)
+
+
+def set_notebook(notebook: Notebook | None) -> None:
+    """Say which notebook this process belongs to; one caller: its extension."""
+    global _notebook
+    _notebook = notebook
+
+
+def panel_of(instance: "WorkflowInstance") -> Any:
+    """The widget of an instance.
+
+    Raises:
+        UsageError: this process has no notebook that could show one.
+    """
+    if _notebook is None:
+        raise UsageError("a panel needs a notebook; run `%load_ext nbflow` there first, or print(instance)")
+    return _notebook.panel(instance)
+
+
+def notebook_name() -> str:
+    """The file name of the notebook or script that this process runs, empty where it cannot be known."""
+    main = vars(sys.modules["__main__"]) if "__main__" in sys.modules else {}
+    named = os.environ.get("JPY_SESSION_NAME") or main.get("__session__") or main.get("__vsc_ipynb_file__")
+    if not named and "ipykernel" not in sys.modules:
+        named = main.get("__file__")
+    return Path(named).name if isinstance(named, str) else ""
+
+
+@overload
+def workflow(cls: _Class, /) -> _Class: ...
+
+
+@overload
+def workflow(*, name: str | None = None) -> Callable[[_Class], _Class]: ...
+
+
+def workflow(cls: _Class | None = None, /, *, name: str | None = None) -> _Class | Callable[[_Class], _Class]:
+    """Register the class with the current engine, as `%%workflow --define` does.
+
+    Args:
+        cls: a subclass of `WorkflowEntrypoint`.
+        name: the workflow's name; the class's own by default.
+    """
+
+    def register(cls: _Class) -> _Class:
+        current_engine().register(cls, name)
+        return cls
+
+    return register if cls is None else register(cls)
+
+
+def _close_at_exit() -> None:
+    engine = open_engine()
+    if engine is not None:
+        engine.close(timeout=1)

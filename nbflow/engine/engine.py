@@ -1,0 +1,476 @@
+"""The engine: one store, one workflow loop, the instances that it runs. `Engine` is the public door (API.md §4)."""
+
+import os
+import socket
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from nbflow import ids
+from nbflow.clock import Clock, SystemClock
+from nbflow.core import names
+from nbflow.core.durations import duration
+from nbflow.core.history import Head
+from nbflow.core.model import FENCES, Draft, Entry, Kind, Owner, Status
+from nbflow.engine import opening
+from nbflow.engine.instance import Instances, WorkflowInstance, handles
+from nbflow.engine.live import LiveInstance
+from nbflow.engine.loop import LoopThread
+from nbflow.engine.outputs import body_of
+from nbflow.engine.registry import Registry, Workflow
+from nbflow.engine.threads import BodyThreads, MainQueue
+from nbflow.engine.timers import Timers
+from nbflow.errors import AlreadyExistsError, InvalidStatusError, NotFoundError, StoreError, UsageError
+from nbflow.store.base import Store
+from nbflow.store.feed import Feed
+from nbflow.store.memory import MemoryStore
+from nbflow.values import codec
+from nbflow.values.artifacts import ArtifactFolder
+
+KEEP_FINISHED = 200  # finished instances whose fold stays in memory, for displays that still show them
+
+
+class Engine:
+    """Runs instances of registered workflows on one store.
+
+    Args:
+        path: the `.duckdb` file; `.nbflow/history.duckdb` in the working directory by default, ":memory:" for none.
+        env: what `self.env` gives beside the workflows.
+        max_threads: plain bodies at once, over all instances.
+        max_steps: `step.do` calls allowed in one activation (S14).
+        lock_timeout: seconds to wait for the DuckDB file where others hold it; steps never wait for it.
+        notebook: the notebook or script this engine works for; what it may resume by itself depends on it (S51).
+        clock: for tests.
+        store: for tests.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        env: Mapping[str, Any] | None = None,
+        max_threads: int = 64,
+        max_steps: int = 10_000,
+        lock_timeout: float = 10.0,
+        notebook: str | None = None,
+        clock: Clock | None = None,
+        store: Store | None = None,
+    ) -> None:
+        self.clock: Clock = clock or SystemClock()
+        self.notebook = notebook if notebook is not None else os.path.basename(sys.argv[0] or "")
+        self.store: Store = store or _open_store(path, lock_timeout, self.clock)
+        self.engine_id, self.uid = self.store.engine_id, self.store.uid
+        self.env: dict[str, Any] = dict(env or {})
+        self.executors: dict[str, Any] = {}
+        self.max_steps = max_steps
+        self.echo = False
+        self.make_panel: Callable[[WorkflowInstance], Any] | None = None
+        self.feed = Feed()
+        self.live: dict[int, LiveInstance] = {}
+        self.registry = Registry(self)
+        self.main_queue = MainQueue()
+        self.thread = LoopThread(f"nbflow-loop-{self.engine_id[:6]}")
+        self.loop = self.thread.loop
+        self.timers = Timers(self.thread, self.clock)
+        self.threads = BodyThreads(self.thread, max_threads, "nbflow-body")
+        self.closing = self.closed = False
+        self._launches: list[Callable[[], None]] = []
+        self._finished: list[int] = []
+        self._lock = threading.RLock()
+        self.store.on_news = self._news
+        self.store.on_acked = self._acked
+
+    # -- workflows ----------------------------------------------------------------------------------------------------
+
+    def register(
+        self, cls: type[Any], name: str | None = None, *, source: str | None = None, resume: bool = True
+    ) -> Workflow:
+        """Register a workflow class and resume what may be resumed by itself (S51).
+
+        Args:
+            cls: a subclass of WorkflowEntrypoint with `async def run`.
+            name: the workflow's name; the class's by default.
+            source: the text of its cell, where the class has no file.
+            resume: False leaves resuming to `Opened.start`: a cell first says what happened to its own instance.
+
+        Raises:
+            UsageError: the class cannot be a workflow.
+        """
+        self.check_open()
+        workflow, changed = self.registry.register(cls, name, source)
+        if workflow.source:
+            self.store.save_source(workflow.code_hash, workflow.source)
+        if changed:
+            self.on_loop(lambda: self._replace_code(workflow))
+        if resume:
+            opening.recover(self, workflow)
+        return workflow
+
+    def workflow(self, name: str) -> Workflow:
+        """The registered workflow of that name; NotFoundError lists the known ones."""
+        return self.registry.get(name)
+
+    @property
+    def workflows(self) -> dict[str, Workflow]:
+        """All registered workflows by name."""
+        return self.registry.all()
+
+    def _replace_code(self, workflow: Workflow) -> None:
+        for live in list(self.live.values()):
+            if live.workflow is workflow:
+                live.replace_code()
+
+    # -- instances ----------------------------------------------------------------------------------------------------
+
+    def create(self, workflow: Workflow, instance_id: str | None, params: Any) -> WorkflowInstance:
+        """Create and start one instance; see `Workflow.create`."""
+        made = self._create(workflow, [(instance_id, params)])[0]
+        if isinstance(made, Head):
+            msg = f"instance {made.instance_id!r} of workflow {workflow.name!r} exists already ({made.status}); get() it, or give another id"
+            raise AlreadyExistsError(msg)
+        self.start(made)
+        return WorkflowInstance(self, made.history.head)
+
+    def create_batch(self, workflow: Workflow, instances: list[Mapping[str, Any]], *, existing: str) -> Instances:
+        """Create and start many; see `Workflow.create_batch`."""
+        if existing not in ("found", "skip"):
+            msg = f'existing={existing!r} is neither "found" nor "skip"'
+            raise UsageError(msg)
+        for number, one in enumerate(instances):
+            if unknown := set(one) - {"id", "params"}:
+                msg = f"instance {number} of the batch has {sorted(unknown)!r}; only id and params are known"
+                raise UsageError(msg)
+        made = self._create(workflow, [(one.get("id"), one.get("params")) for one in instances])
+        result = Instances()
+        for one in made:
+            if isinstance(one, Head):
+                if existing == "found":
+                    result.append(WorkflowInstance(self, one))
+            else:
+                self.start(one)
+                result.append(WorkflowInstance(self, one.history.head))
+        return result
+
+    def _create(self, workflow: Workflow, wanted: list[tuple[str | None, Any]]) -> list[LiveInstance | Head]:
+        self.check_open()
+        drafts = [self._draft(workflow, instance_id, params) for instance_id, params in wanted]
+        made: list[LiveInstance | Head] = []
+        for outcome in self.store.create(drafts, self.owner):
+            if isinstance(outcome, Head):
+                made.append(outcome)
+            elif outcome[0].seq in self.live:  # repeats an earlier one of the batch
+                made.append(self.live[outcome[0].seq].history.head)
+            else:
+                live = self.live[outcome[0].seq] = LiveInstance(self, outcome, workflow)
+                made.append(live)
+        return made
+
+    def _draft(self, workflow: Workflow, instance_id: str | None, params: Any) -> Draft:
+        instance_id = ids.new_instance_id(workflow.name) if instance_id is None else names.instance_id(instance_id)
+        head = Head(workflow=workflow.name, instance_id=instance_id)
+        encoded = codec.encode({} if params is None else params, self.artifact_folder(head))
+        body = {
+            "workflow": workflow.name,
+            "id": instance_id,
+            "notebook": self.notebook,
+            "code_hash": workflow.code_hash,
+        } | body_of(encoded)
+        return Draft(workflow.name, instance_id, encoded.data, body)
+
+    def start(self, live: LiveInstance) -> None:
+        """Let an instance run, in the context of the caller: its prints go to the cell that started it."""
+        import contextvars  # noqa: PLC0415 - beside its only use
+
+        context = contextvars.copy_context()
+        self.thread.post(lambda: live.go_on(context))
+
+    def adopt(self, created_seq: int, by: str) -> LiveInstance | None:
+        """Make an instance that nobody runs ours; None where somebody does, or it is gone."""
+        live = self.live.get(created_seq)
+        if live is not None and not live.lost:
+            return live
+        head = self.store.head(created_seq)
+        if head is None:
+            return None
+        if head.owner is not None and head.owner.engine == self.engine_id:
+            entries = self.store.read(created_seq)  # finished here, and forgotten since
+        else:
+            entries = self.store.claim([created_seq], self.owner, by, force=by == "resume").get(created_seq, [])
+        return self._take_on(entries) if entries else None
+
+    def _take_on(self, entries: list[Entry]) -> LiveInstance:
+        live = LiveInstance(self, entries, None)
+        live.workflow = self.registry.find(live.history.head.workflow)
+        self.live[live.created_seq] = live
+        return live
+
+    def claim_all(self, heads: list[Head], by: str) -> list[LiveInstance]:
+        """Make these ours, those that are free."""
+        claimed = self.store.claim([head.created_seq for head in heads], self.owner, by) if heads else {}
+        return [self._take_on(entries) for entries in claimed.values()]
+
+    def get(self, instance_id: str, workflow: str | None = None) -> WorkflowInstance:
+        """The instance with that id; `WORKFLOW/ID` names both.
+
+        Raises:
+            NotFoundError: there is none.
+            UsageError: the id alone is ambiguous (S3).
+        """
+        self.check_open()
+        if workflow is None and "/" in instance_id:
+            workflow, _, instance_id = instance_id.partition("/")
+        found = self.store.find(instance_id, workflow)
+        if not found:
+            where = f" of workflow {workflow!r}" if workflow else ""
+            msg = f"no instance {instance_id!r}{where} in {self.store.path or 'memory'}"
+            raise NotFoundError(msg)
+        if len(found) > 1:
+            several = ", ".join(f"{head.workflow}/{head.instance_id}" for head in found)
+            msg = f"instance {instance_id!r} exists under several workflows: {several}; name one of these"
+            raise UsageError(msg)
+        return WorkflowInstance(self, found[0])
+
+    def instance(self, reference: str) -> WorkflowInstance:
+        """The instance of that id, `WORKFLOW/ID`, or the newest one of the workflow of that name."""
+        try:
+            return self.get(reference)
+        except NotFoundError:
+            newest = self.store.heads(reference, limit=1) if "/" not in reference else []
+            if not newest:
+                raise
+            return WorkflowInstance(self, newest[0])
+
+    def list(self, workflow: str | None = None, *, status: Status | str | None = None, limit: int = 100) -> Instances:
+        """Instances, newest first."""
+        self.check_open()
+        if status is None:
+            return handles(self, self.store.heads(workflow, limit=limit))
+        try:
+            wanted = Status(status)
+        except ValueError:
+            msg = f"status={str(status)!r} is none of {', '.join(Status)}"
+            raise UsageError(msg) from None
+        everyone = handles(self, self.store.heads(workflow, limit=None))
+        return Instances([one for one in everyone if one.view().status is wanted][:limit])
+
+    def open(
+        self, workflow: Workflow, instance_id: str | None = None, params: Any = None, *, again: bool = False
+    ) -> opening.Opened:
+        """Take the instance that a cell is about; see `opening.open_instance`."""
+        return opening.open_instance(self, workflow, instance_id, params, again=again)
+
+    def delete(self, *, older_than: Any, status: Status | str | None = None) -> int:
+        """Delete finished instances that ended before that long ago; gives their number."""
+        before = self.clock.now() - duration(older_than, what="delete(older_than=)")
+        gone = 0
+        for head in self.store.heads(limit=None):
+            if head.finished and head.ended_at is not None and head.ended_at < before and status in (None, head.status):
+                WorkflowInstance(self, head).delete()
+                gone += 1
+        return gone
+
+    def sql(self, query: str) -> Any:
+        """Run SQL over the history, read-only; gives a DuckDB relation of the result (API.md §4)."""
+        self.check_open()
+        return self.store.sql(query)
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    @property
+    def owner(self) -> Owner:
+        """Who this engine is in claims."""
+        folder = getattr(self.store, "folder_id", "")
+        return Owner(self.engine_id, os.getpid(), socket.gethostname(), folder, self.notebook)
+
+    def artifact_path(self, head: Head) -> Path:
+        """The folder of an instance's artefacts."""
+        return self.store.artifacts / head.workflow / head.instance_id
+
+    def artifact_folder(self, head: Head) -> ArtifactFolder:
+        """The artefacts of an instance."""
+        return ArtifactFolder(self.store.artifacts, f"{head.workflow}/{head.instance_id}")
+
+    def check_open(self) -> None:
+        """Refuse what a closed engine cannot do."""
+        if self.closing:
+            msg = "this engine is closed; make a new one, or %load_ext nbflow again"
+            raise InvalidStatusError(msg)
+
+    def on_loop(self, act: Callable[[], None]) -> None:
+        """Have *act* done on the loop and wait for it, at most a second: what it acts on is durable already (S55)."""
+        if self.thread.here:
+            act()
+            return
+        done = threading.Event()
+        failed: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                act()
+            except BaseException as error:  # noqa: BLE001 - belongs to the caller's thread
+                failed.append(error)
+            finally:
+                done.set()
+
+        self.thread.post(run)
+        done.wait(1.0)
+        if failed:
+            raise failed[0]
+
+    def launch_soon(self, launch: Callable[[], None]) -> None:
+        """Run *launch* in the loop's next pass, after the start that was just recorded is in the journal's file (S53)."""
+        self._launches.append(launch)
+        if len(self._launches) == 1:
+            self.loop.call_soon(self._launch_all, context=self.loop.uncounted)
+
+    def _launch_all(self) -> None:
+        launches, self._launches = self._launches, []
+        try:
+            self.store.write()
+        except StoreError:
+            self.closing = True
+            raise
+        for launch in launches:
+            launch()
+
+    def look(self, then: Callable[[], None]) -> None:
+        """Look at what other processes wrote, then *then*, on the loop."""
+        self.store.look(lambda: self.thread.post(then))
+
+    def finished(self, live: LiveInstance) -> None:
+        """An instance has ended: keep a few of them in memory."""
+        self._finished.append(live.created_seq)
+        if len(self._finished) > KEEP_FINISHED:
+            seq = self._finished.pop(0)
+            old = self.live.get(seq)
+            if old is not None and old.history.head.finished:
+                self.live.pop(seq, None)
+
+    def _acked(self, batch: Sequence[Callable[[], None]]) -> None:
+        self.thread.post(self._run_acked, batch)
+
+    def _run_acked(self, batch: Sequence[Callable[[], None]]) -> None:
+        for acked in batch:
+            acked()
+
+    def _news(self, entries: Sequence[Entry]) -> None:
+        """Others have written: act on what concerns our instances. Called from the store's thread."""
+        if not entries:
+            self.feed.publish(0)
+        for entry in entries:
+            live = self.live.get(entry.created_seq)
+            if live is not None and not live.lost:
+                self.thread.post(self._told, live, entry)
+            else:
+                self.feed.publish(entry.created_seq)
+                if entry.kind is Kind.CREATED and self.registry.find(entry.body.get("workflow", "")) is not None:
+                    self.thread.post(self._offered, entry.created_seq)
+
+    def _told(self, live: LiveInstance, entry: Entry) -> None:
+        if entry.kind in FENCES:
+            self._fenced(live, entry)
+            return
+        live.take_in(entry)
+        if entry.kind is Kind.EVENT:
+            live.events_changed()
+        elif entry.kind is Kind.PAUSING:
+            live.begin_pause()
+        elif entry.kind in (Kind.RESUMED, Kind.RETRIED):
+            live.go_on()
+
+    def _fenced(self, live: LiveInstance, entry: Entry) -> None:
+        """Somebody ended what we ran: stop it; where it is still ours, go on from what is now in the file (S52)."""
+        if entry.token <= live.history.head.token:
+            return
+        activation = live.detach()
+        live.drop(activation)
+        if entry.kind in (Kind.CLAIMED, Kind.DELETED):
+            live.lost = True
+            self.live.pop(entry.created_seq, None)
+            return
+        import contextvars  # noqa: PLC0415 - beside its only use
+
+        def again(outcome: tuple[bool, Any]) -> None:
+            if outcome[0] and outcome[1] and not live.lost:
+                live.refold(outcome[1])
+                live.go_on()
+
+        self.threads.submit(contextvars.Context(), lambda: self.store.read(entry.created_seq), again)
+
+    def _offered(self, created_seq: int) -> None:
+        """An instance was made from outside: it goes to the first engine that has its workflow (S51)."""
+        import contextvars  # noqa: PLC0415 - beside its only use
+
+        def adopt() -> None:
+            head = self.store.head(created_seq)
+            if head is not None and head.owner is None and not head.finished:
+                live = self.adopt(created_seq, "offered")
+                if live is not None:
+                    self.thread.post(live.go_on)
+
+        self.threads.submit(contextvars.Context(), adopt, lambda _outcome: None)
+
+    # -- end ----------------------------------------------------------------------------------------------------------
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Stop: wait for bodies at most *timeout* seconds, make everything durable, free the file. Idempotent.
+
+        Unfinished instances can be resumed by any engine (S54). Bodies that do not end in time are abandoned.
+        """
+        with self._lock:
+            if self.closed:
+                return
+            self.closing = self.closed = True
+        if not self.thread.here:
+            self._wind_down(timeout)
+        self.threads.close()
+        for live in tuple(self.live.values()):
+            try:
+                with live.lock:
+                    live.detach()
+                    if not live.history.head.finished and not live.lost:
+                        live.record(Kind.RELEASED, None, {"why": "closed"})
+            except StoreError:
+                break
+        self.store.close()
+        self.thread.stop(min(timeout, 1.0))
+
+    def _wind_down(self, timeout: float) -> None:
+        """Let bodies in flight end and be recorded, and user code end."""
+        idle = threading.Event()
+
+        def stop() -> None:
+            for live in tuple(self.live.values()):
+                if live.activation is not None:
+                    live.activation.stop()
+                    live.activation.on_quiet()
+            watch()
+
+        def watch() -> None:
+            busy = any(live.activation is not None and not live.activation.over for live in tuple(self.live.values()))
+            if busy:
+                self.loop.call_later(0.01, watch, context=self.loop.uncounted)
+            else:
+                idle.set()
+
+        self.thread.post(stop)
+        idle.wait(timeout)
+
+    def __enter__(self) -> "Engine":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _open_store(path: str | os.PathLike[str] | None, lock_timeout: float, clock: Clock) -> Store:
+    if path is not None and os.fspath(path) == ":memory:":
+        return MemoryStore(clock)
+    from nbflow.store.history_store import FileStore  # noqa: PLC0415 - duckdb only where a file is opened
+
+    return FileStore(path, clock=clock, lock_timeout=lock_timeout)

@@ -1,0 +1,317 @@
+"""Instances as users hold them: a handle that reads and controls one instance, wherever it runs (API.md §4).
+
+Every control method is a plain call, safe from any thread and durable when it returns. For an instance that this engine
+runs it goes through that engine's journal, for any other through the store's one order for all (S52).
+"""
+
+import asyncio
+import contextvars
+from collections.abc import Generator, Iterable
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from nbflow.core.history import EventRecord, Head, History
+from nbflow.core.model import (
+    FINISHED,
+    Entry,
+    ErrorInfo,
+    InstanceStatus,
+    Kind,
+    Status,
+    StepKey,
+    StepState,
+)
+from nbflow.engine import control
+from nbflow.engine.live import LiveInstance
+from nbflow.engine.waiting import finished_by_polling, wait_until
+from nbflow.errors import InstanceFailedError, InvalidStatusError, NotFoundError, UndecodableError, UsageError
+from nbflow.store.views import InstanceView, StepView, instance_view, step_view
+from nbflow.values import codec, failures
+
+if TYPE_CHECKING:
+    from nbflow.engine.engine import Engine
+
+
+class WorkflowInstance:
+    """One durable execution of a workflow.
+
+    Attributes:
+        id: its id.
+        workflow_name: the workflow's name.
+        params: what it was created with, decoded at each access.
+        created_at: aware UTC.
+        created_seq: the join key of the history.
+    """
+
+    def __init__(self, engine: "Engine", head: Head) -> None:
+        self._engine = engine
+        self.id, self.workflow_name = head.instance_id, head.workflow
+        self.created_seq = head.created_seq
+        assert head.created_at is not None
+        self.created_at: datetime = head.created_at
+        self._params = head.params
+        self._files = engine.artifact_folder(head)
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    @property
+    def engine(self) -> "Engine":
+        """The engine this handle goes through."""
+        return self._engine
+
+    @property
+    def params(self) -> Any:
+        """What it was created with (S4)."""
+        return codec.decode(self._params, self._files)
+
+    def status(self) -> InstanceStatus:
+        """Where it stands now, truthful (S5)."""
+        view = self.view()
+        output = self.output if view.status is Status.COMPLETE else None
+        history = self._history()
+        return InstanceStatus(
+            status=view.status,
+            output=output,
+            error=view.error,
+            rollback=history.head.rollback,
+            waiting_for=view.waiting_for,
+            unreached=view.unreached,
+            interrupted=view.interrupted or self._why_interrupted(view),
+        )
+
+    @property
+    def output(self) -> Any:
+        """The output of a complete instance.
+
+        Raises:
+            InstanceFailedError: it errored or was terminated; the step's error is its cause.
+            InvalidStatusError: it is not finished; `await` it.
+        """
+        history = self._history()
+        head = history.head
+        if head.status is Status.COMPLETE:
+            return None if head.output is None else codec.decode(head.output, self._files)
+        if head.status not in FINISHED:
+            msg = f"instance {self.id!r} is {self.view().status} and has no output yet; `await` it, or call wait()"
+            raise InvalidStatusError(msg)
+        raise self._failure(head)
+
+    def _failure(self, head: Head) -> InstanceFailedError:
+        if head.status is Status.TERMINATED:
+            return InstanceFailedError(f"instance {self.id!r} was terminated")
+        record = head.error or {}
+        error = InstanceFailedError(f"instance {self.id!r} errored: {record.get('type')}: {record.get('message')}")
+        error.__cause__ = failures.decode_error(record, step="", attempts=0)
+        return error
+
+    @property
+    def steps(self) -> list[StepView]:
+        """All recorded steps, in order of start."""
+        return self.rows(0, None)[1]
+
+    def rows(self, start: int, stop: int | None) -> tuple[int, list[StepView]]:
+        """How many steps there are, and a page of them, in order of start."""
+        live = self._live()
+        if live is not None:
+            with live.lock:
+                return self._page(live.history, start, stop)
+        return self._page(self._read(), start, stop)
+
+    def _page(self, history: History, start: int, stop: int | None) -> tuple[int, list[StepView]]:
+        ordered = sorted(history.steps.values(), key=lambda step: step.order)
+        page = [step_view(step, history.replayed, partial(self._load, step.value)) for step in ordered[start:stop]]
+        return len(ordered), page
+
+    def _load(self, value: bytes | None) -> object:
+        return None if value is None else codec.decode(value, self._files)
+
+    def step(self, name: str, count: int = 1) -> StepView:
+        """One step by name and count.
+
+        Raises:
+            NotFoundError: no such step is recorded.
+        """
+        history = self._history()
+        for key, step in history.steps.items():
+            if key.name == name and key.count == count and key.key is None:
+                return step_view(step, history.replayed, partial(self._load, step.value))
+        known = ", ".join(str(key) for key in list(history.steps)[:10]) or "none"
+        msg = f"instance {self.id!r} has no step {name!r} number {count}; recorded are: {known}"
+        raise NotFoundError(msg)
+
+    def history(self) -> list[Entry]:
+        """Its entries, oldest first."""
+        return self._engine.store.read(self.created_seq)
+
+    def view(self) -> InstanceView:
+        """The instance at a glance, for displays."""
+        live = self._live()
+        if live is not None:
+            return live.view()
+        history = self._read()
+        owner = history.head.owner
+        alive = None if owner is None else self._engine.store.alive(owner)
+        return instance_view(history, here=False, owner_alive=alive)
+
+    def is_finished(self) -> bool:
+        """Whether it is complete, errored or terminated."""
+        live = self._live()
+        if live is not None:
+            return live.history.head.finished
+        head = self._engine.store.head(self.created_seq)
+        return head is None or head.finished
+
+    def is_settled(self) -> bool:
+        """Whether it is finished, paused, or waits on every path for an event that nobody has sent (API.md §3)."""
+        live = self._live()
+        return live.is_settled() if live is not None else self.view().settled
+
+    def _why_interrupted(self, view: InstanceView) -> str | None:
+        if view.status in FINISHED or view.here or view.owner is None or view.owner_alive is not False:
+            return None
+        return f"its kernel is gone ({view.owner})"
+
+    def _live(self) -> LiveInstance | None:
+        return self._engine.live.get(self.created_seq)
+
+    def _history(self) -> History:
+        live = self._live()
+        return live.history if live is not None else self._read()
+
+    def _read(self) -> History:
+        entries = self._engine.store.read(self.created_seq)
+        history = History(entries)
+        if not entries or history.head.deleted:
+            msg = f"instance {self.id!r} of workflow {self.workflow_name!r} does not exist any more"
+            raise NotFoundError(msg)
+        return history
+
+    # -- controlling --------------------------------------------------------------------------------------------------
+
+    def pause(self, by: str | None = None) -> None:
+        """Let bodies in flight end, start nothing new (S40). Without effect on a finished or paused instance."""
+        control.pause(self._engine, self, by)
+
+    def resume(self, by: str | None = None) -> None:
+        """Go on: from a pause with deadlines moved, after an error at the failed step (S41)."""
+        control.resume(self._engine, self, by)
+
+    def terminate(self, rollback: bool = False, by: str | None = None) -> None:  # noqa: FBT001, FBT002 - the contract's form
+        """End it at once (S43).
+
+        Raises:
+            InvalidStatusError: it is finished.
+        """
+        control.terminate(self._engine, self, rollback=rollback, by=by)
+
+    def retry_failed(self, by: str | None = None) -> None:
+        """Drop failed steps, keep the finished ones, go on (S41)."""
+        control.retry_failed(self._engine, self, by)
+
+    def retry_now(self) -> None:
+        """End all retry delays."""
+        control.retry_now(self._engine, self)
+
+    def restart(self, from_step: Any = None, by: str | None = None) -> None:
+        """Run all steps again, or the named one and what started after it (S44).
+
+        Args:
+            from_step: a name, (name, count), {"name", "count", "type"} or a StepView.
+
+        Raises:
+            NotFoundError: no such step; nothing was touched.
+        """
+        control.restart(self._engine, self, from_step, by)
+
+    def delete(self, by: str | None = None) -> None:
+        """Remove it from every view, free its id, remove its artefacts (S45)."""
+        control.delete(self._engine, self, by)
+
+    def send_event(self, type: str, payload: Any = None, by: str | None = None) -> None:  # noqa: A002 - the contract's name
+        """Append an event to the instance's queue of that type; durable when it returns (S34).
+
+        Raises:
+            InvalidStatusError: the instance is finished (S38).
+        """
+        control.send_event(self._engine, self, type, payload, by)
+
+    def answer(self, name: str, count: int, payload: Any, by: str | None = None) -> None:
+        """Answer one open wait, once: Approve and Reject.
+
+        Raises:
+            InvalidStatusError: it was answered already, or is not open; says by whom and when.
+        """
+        control.answer(self._engine, self, name, count, payload, by)
+
+    # -- waiting ------------------------------------------------------------------------------------------------------
+
+    def wait(self, timeout: float | None = None, until: str = "settled") -> InstanceStatus:
+        """Block until it is settled or finished.
+
+        Args:
+            timeout: seconds.
+            until: "settled" or "finished".
+
+        Raises:
+            WaitTimeoutError: *timeout* ran out; the instance goes on.
+            UsageError: called on the workflow loop; await it there.
+        """
+        if until not in ("settled", "finished"):
+            msg = f'until={until!r} is neither "settled" nor "finished"'
+            raise UsageError(msg)
+        wait_until(self, self.is_settled if until == "settled" else self.is_finished, timeout)
+        return self.status()
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self._finished().__await__()
+
+    async def _finished(self) -> Any:
+        await finished_by_polling(self)
+        return self.output
+
+    # -- display ------------------------------------------------------------------------------------------------------
+
+    def panel(self) -> Any:
+        """The widget that shows and controls it; needs a notebook."""
+        from nbflow.engine.current import panel_of  # noqa: PLC0415 - the notebook says how, if there is one
+
+        return panel_of(self)
+
+    def __repr__(self) -> str:
+        return f"<{self.workflow_name} {self.id} {self.view().status}>"
+
+
+class Instances(list[WorkflowInstance]):
+    """Several instances: a list that can be waited for as one."""
+
+    def wait(self, timeout: float | None = None, until: str = "settled") -> list[InstanceStatus]:
+        """Block until all are settled or finished; *timeout* seconds in all."""
+        return [instance.wait(left(), until) for left in [_countdown(timeout)] for instance in self]
+
+    def outputs(self) -> list[Any]:
+        """The output of each, in order."""
+        return [instance.output for instance in self]
+
+    def retry_failed(self) -> None:
+        """Retry those that errored."""
+        for instance in self:
+            if instance.view().status is Status.ERRORED:
+                instance.retry_failed()
+
+
+def _countdown(timeout: float | None) -> Any:
+    from nbflow.clock import SystemClock  # noqa: PLC0415 - beside its only use
+
+    if timeout is None:
+        return lambda: None
+    clock = SystemClock()
+    end = clock.monotonic() + timeout
+    return lambda: max(0.0, end - clock.monotonic())
+
+
+def handles(engine: "Engine", heads: Iterable[Head]) -> Instances:
+    """Handles of these instances, in order."""
+    return Instances(WorkflowInstance(engine, head) for head in heads)
+
+

@@ -1,0 +1,407 @@
+"""An instance that this engine runs: its fold, its entries on their way to the store, its activation.
+
+The fold is changed in the order of the entries, by whoever records one, under `lock`; the activation lives on the workflow
+loop. Commands come from any thread: they are recorded there, durable, then the loop acts on them.
+"""
+
+import contextvars
+import logging
+import threading
+from collections.abc import Callable
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from nbflow.core.history import EventRecord, History, settled, status_of
+from nbflow.core.model import Entry, Kind, Status, StepKey, StepState
+from nbflow.engine.activation import Activation
+from nbflow.engine.calls import Call
+from nbflow.engine.entrypoint import make_event
+from nbflow.engine.outputs import body_of, is_light
+from nbflow.engine.timers import Timer
+from nbflow.errors import EventTimeoutError, NotSerialisableError, StepInterruptedError, UndecodableError, listed
+from nbflow.store.views import InstanceView, instance_view
+from nbflow.values import codec, failures
+from nbflow.values.artifacts import ArtifactFolder
+
+if TYPE_CHECKING:
+    from nbflow.engine.engine import Engine
+    from nbflow.engine.instance import Workflow
+
+log = logging.getLogger("nbflow")
+
+DEATHS = 3  # activations in a row that may die without a finished step before the instance fails (S27)
+_BUSY = (Status.QUEUED, Status.RUNNING)
+
+
+class LiveInstance:
+    """The engine's side of one instance that it owns.
+
+    Attributes:
+        history: the fold of everything recorded.
+        waits: open `wait_for_event` calls of the present activation.
+        lock: held while an entry is recorded and while the fold is read.
+    """
+
+    def __init__(self, engine: "Engine", entries: list[Entry], workflow: "Workflow | None") -> None:
+        self.engine, self.workflow = engine, workflow
+        self.history = History(entries)
+        self.lock = threading.RLock()
+        self.activation: Activation | None = None
+        self.waits: dict[StepKey, Wait] = {}
+        self.retries: dict[StepKey, Callable[[], None]] = {}
+        self.unreached: tuple[StepKey, ...] = ()
+        self.lost = False
+        self.code_changed = False
+        self._changed = threading.Condition()
+        self._waiters = 0
+        self._files: ArtifactFolder | None = None
+        self._context: contextvars.Context | None = None
+
+    @property
+    def created_seq(self) -> int:
+        """What everything about this instance is joined by."""
+        return self.history.head.created_seq
+
+    @property
+    def name(self) -> str:
+        """For messages: WORKFLOW/ID."""
+        return f"{self.history.head.workflow}/{self.history.head.instance_id}"
+
+    @property
+    def files(self) -> ArtifactFolder:
+        """The instance's artefact folder."""
+        if self._files is None:
+            self._files = self.engine.artifact_folder(self.history.head)
+        return self._files
+
+    # -- recording ----------------------------------------------------------------------------------------------------
+
+    def record(
+        self,
+        kind: Kind,
+        key: StepKey | None = None,
+        body: dict[str, Any] | None = None,
+        value: bytes | None = None,
+        *,
+        acked: Callable[[], None] | None = None,
+    ) -> Entry:
+        """Fold an entry in and hand it to the journal, in one order."""
+        with self.lock:
+            head = self.history.head
+            entry = Entry(
+                kind,
+                head.created_seq,
+                head.token,
+                self.engine.clock.now(),
+                key.name if key else None,
+                key.count if key else None,
+                key.key if key else None,
+                body or {},
+                value,
+            )
+            self.history.apply(entry)
+            self.engine.store.append(entry, acked)
+        self.notify()
+        return entry
+
+    def say(self, kind: Kind, body: dict[str, Any], value: bytes | None = None) -> Entry:
+        """Record what a control method says; durable when this returns."""
+        entry = self.record(kind, None, body, value, acked=_noted)
+        self.engine.store.flush()
+        return entry
+
+    def take_in(self, entry: Entry) -> None:
+        """Fold in what somebody else wrote about this instance."""
+        with self.lock:
+            self.history.apply(entry)
+        self.notify()
+
+    def notify(self) -> None:
+        """Something has changed: tell those who wait and those who watch."""
+        if self._waiters:
+            with self._changed:
+                self._changed.notify_all()
+        self.engine.main_queue.nudge()
+        self.engine.feed.publish(self.created_seq)
+
+    def wait_changed(self, timeout: float) -> None:
+        """Block until something changes, at most *timeout* seconds."""
+        with self._changed:
+            self._waiters += 1
+            try:
+                self._changed.wait(timeout)
+            finally:
+                self._waiters -= 1
+
+    # -- what it is doing ---------------------------------------------------------------------------------------------
+
+    def status(self) -> Status:
+        """The status, which while it runs is better known here than from the entries (S5)."""
+        with self.lock:
+            recorded = self.history.head.status
+            if recorded not in _BUSY:
+                return recorded
+            activation = self.activation
+            if activation is None:
+                return recorded
+            return status_of(self.history) if activation.idle else Status.RUNNING
+
+    def is_settled(self) -> bool:
+        """Finished, paused, interrupted, or waiting on every path for an event that nobody has sent."""
+        with self.lock:
+            head = self.history.head
+            if head.finished or head.status is Status.PAUSED or self.lost:
+                return True
+            if self.activation is None:
+                return head.interrupted is not None
+            return self.activation.idle and head.status in _BUSY and settled(self.history)
+
+    def view(self) -> InstanceView:
+        """The instance at a glance."""
+        with self.lock:
+            return instance_view(
+                self.history, here=not self.lost, owner_alive=True, status=self.status(), unreached=self.unreached
+            )
+
+    # -- activations --------------------------------------------------------------------------------------------------
+
+    def activate(self, context: contextvars.Context | None = None) -> None:
+        """Call `run` from the top, in the context of whoever asked for it. On the loop."""
+        head = self.history.head
+        self._context = context or self._context or contextvars.Context()
+        if self.activation is not None or self.lost or self.engine.closing or head.status not in _BUSY:
+            return
+        assert self.workflow is not None
+        if head.deaths >= DEATHS:
+            self._fail_as_interrupted()
+            return
+        try:
+            params = codec.decode(head.params, self.files)
+        except UndecodableError as error:
+            self._say_interrupted("params", error)
+            return
+        entrypoint = self.workflow.make(self.engine)
+        self.code_changed = head.activation > 0 and head.code_hash != self.workflow.code_hash
+        body = {"code_hash": self.workflow.code_hash, "number": head.activation + 1}
+        self.record(Kind.ACTIVATED, None, body)
+        self.engine.store.write()  # recorded before `run` is called: the death of the process cannot lose it (S53)
+        event = make_event(params, head)
+        activation = Activation(self, lambda: self.workflow.run(entrypoint, event, activation))  # type: ignore[union-attr]
+        self.waits, self.retries, self.unreached = {}, {}, ()
+        self.activation = activation
+        activation.start(self._context.copy())
+
+    def _fail_as_interrupted(self) -> None:
+        guilty = [str(step.key) for step in self.history.steps.values() if step.state is StepState.INTERRUPTED]
+        msg = f"the kernel died {DEATHS} times in a row while {listed(guilty) or 'no step'} ran; run the cell again for three more tries"
+        self.record(Kind.ERRORED, None, {"error": failures.record_error(StepInterruptedError(msg))}, acked=_noted)
+
+    def noted_idle(self) -> None:
+        """The activation is quiet and has nothing to hand out: what it waits for is now known."""
+        if self.activation is not None:
+            self.unreached = self.activation.deliveries.unreached()
+        self.notify()
+
+    def complete(self, activation: Activation, output: object) -> None:
+        """`run` has returned: store its output, then the instance is complete."""
+        self.unreached = activation.deliveries.unreached()
+        if is_light(output):
+            self._completed(activation, self._encode_output(output))
+        else:
+            self.engine.threads.submit(
+                contextvars.Context(), partial(self._encode_output, output), lambda made: self._completed(activation, made[1])
+            )
+
+    def _encode_output(self, output: object) -> Any:
+        try:
+            return codec.encode(output, self.files)
+        except BaseException as error:  # noqa: BLE001 - whatever keeps the output from being stored fails the instance
+            if isinstance(error, NotSerialisableError):
+                return NotSerialisableError(f"`run` returned what cannot be stored: {error}")
+            return error
+
+    def _completed(self, activation: Activation, encoded: Any) -> None:
+        if self.lost or self.activation is not activation or self.history.head.finished:
+            return
+        if isinstance(encoded, BaseException):
+            self.fail(activation, encoded)
+            return
+        body = body_of(encoded)
+        if self.unreached:
+            body = body | {"unreached": [str(key) for key in self.unreached]}
+        self._end(Kind.COMPLETED, body, encoded.data)
+
+    def fail(self, activation: Activation, error: BaseException) -> None:
+        """An error has left `run`."""
+        self.unreached = activation.deliveries.unreached()
+        self._end(Kind.ERRORED, {"error": failures.record_error(error), "rollback": None})
+
+    def _end(self, kind: Kind, body: dict[str, Any], value: bytes | None = None) -> None:
+        with self.lock:
+            activation, self.activation = self.activation, None
+            if self.history.head.finished or self.lost:
+                return  # terminated meanwhile
+            self.record(kind, None, body, value, acked=self.notify)
+        if activation is not None:
+            activation.drop_tasks()
+        self.engine.finished(self)
+
+    def stopped(self, activation: Activation) -> None:
+        """A stop has taken effect: nothing of the activation runs any more."""
+        if self.activation is activation:
+            self.activation = None
+        if self.history.head.status is Status.WAITING_FOR_PAUSE and not self.lost:
+            self.record(Kind.PAUSED, acked=self.notify)
+        elif not self.lost and not self.engine.closing and self.history.head.interrupted is None:
+            self.activate()  # a resume, or new code, came while it wound down
+        self.notify()
+
+    def interrupt(self, activation: Activation, key: StepKey, error: UndecodableError) -> None:
+        """A recorded value cannot be read now: no failure of the step; the instance goes on when it can be (S17)."""
+        if self.activation is not activation:
+            return
+        self.activation = None
+        activation.abandon()
+        self._say_interrupted(f"step {str(key)!r}", error)
+
+    def _say_interrupted(self, where: str, error: UndecodableError) -> None:
+        why = f"needs {error.needs} ({where})"
+        if self.history.head.interrupted != why:
+            self.record(Kind.INTERRUPTED, None, {"why": why, "message": str(error)}, acked=_noted)
+        self.notify()
+
+    # -- events -------------------------------------------------------------------------------------------------------
+
+    def match_events(self, activation: Activation) -> bool:
+        """Give buffered events to open waits, the first of each type to the first by order (S34, S35)."""
+        taken = False
+        for wait in sorted(self.waits.values(), key=lambda wait: wait.call.order):
+            if wait.closing or wait.call.key not in activation.calls:
+                continue
+            event = wait.in_time(self.history)
+            if event is None:
+                continue
+            if self.engine.store.moved():  # an event of another process may come first
+                self.engine.look(activation.on_quiet)
+                return True
+            wait.take(event)
+            taken = True
+        return taken
+
+    def events_changed(self) -> None:
+        """An event has come: the activation looks at its next quiet moment."""
+        if self.activation is not None:
+            self.activation.on_quiet()
+
+    # -- commands, on the loop ----------------------------------------------------------------------------------------
+
+    def begin_pause(self) -> None:
+        """Bodies in flight end, nothing new starts (S40)."""
+        if self.activation is not None:
+            self.activation.stop()
+            self.activation.on_quiet()
+        elif self.history.head.status is Status.WAITING_FOR_PAUSE:
+            self.record(Kind.PAUSED, acked=self.notify)
+
+    def go_on(self, context: contextvars.Context | None = None) -> None:
+        """After resume or retry: take the pause back, or replay (S41)."""
+        activation = self.activation
+        if activation is not None and activation.stopping and not activation.over and not activation.signalled:
+            activation.stopping = False
+            activation.on_quiet()
+        elif activation is None:
+            self.activate(context)
+
+    def retry_now(self) -> None:
+        """End all retry delays."""
+        for retry in list(self.retries.values()):
+            retry()
+
+    def refold(self, entries: list[Entry]) -> None:
+        """Take what the file says now in place of what was known (S52)."""
+        with self.lock:
+            self.history = History(entries)
+        self.notify()
+
+    def replace_code(self) -> None:
+        """Go on with the workflow's present class: a waiting activation is replayed under it (S58)."""
+        activation = self.activation
+        if activation is not None and activation.idle:
+            self.activation = None
+            activation.abandon()
+            self.activate()
+
+    def detach(self) -> Activation | None:
+        """Let nothing more of the present activation be recorded (from any thread, under `lock`); gives it to be ended."""
+        activation, self.activation = self.activation, None
+        return activation
+
+    def drop(self, activation: Activation | None = None, *, again: contextvars.Context | None = None) -> None:
+        """End an activation at once: terminated, restarted, deleted, or another engine's now (S43, S44, S52)."""
+        activation = activation or self.detach()
+        if activation is not None:
+            activation.abandon()
+        if again is not None:
+            self.activate(again)
+        self.notify()
+
+
+class Wait:
+    """One open `wait_for_event` call."""
+
+    def __init__(self, activation: Activation, call: Call, event_type: str, due: datetime, started_at: datetime) -> None:
+        self.activation, self.call, self.event_type, self.due = activation, call, event_type, due
+        self.live = activation.live
+        self.closing = False
+        self._started_at = started_at.isoformat()
+        call.cancel = self.close
+        self.live.waits[call.key] = self
+        self._timer: Timer | None = activation.engine.timers.at(due, self._time_is_up)
+
+    def in_time(self, history: History) -> EventRecord | None:
+        """The event this wait would take: the first of its type, if it was sent by the deadline (S37)."""
+        first = next(iter(history.buffered(self.event_type)), None)
+        return first if first is not None and first.sent_at <= self.due else None
+
+    def _time_is_up(self) -> None:
+        """The deadline has passed: look at what others sent in time before deciding (S37)."""
+        self._timer = None
+        if not self.closing and not self.activation.stopping:
+            self.activation.engine.look(self._decide_timeout)
+
+    def _decide_timeout(self) -> None:
+        if self.closing or self.activation.stopping:
+            return
+        event = self.in_time(self.live.history)
+        if event is not None:
+            self.take(event)
+            return
+        self.close()
+        error = EventTimeoutError(f"no event of type {self.event_type!r} came by {self.due.isoformat(timespec='seconds')}")
+        body = {"order": self.call.order, "started_at": self._started_at, "error": failures.record_error(error)}
+        self.activation.ended(Kind.WAIT_FAILED, self.call, body)
+
+    def close(self) -> None:
+        """Take it out of the queue (S36)."""
+        self.closing = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self.live.waits.pop(self.call.key, None)
+
+    def take(self, event: EventRecord) -> None:
+        """This wait takes that event: the taking is in the wait's own entry (S34)."""
+        self.close()
+        body = {
+            "order": self.call.order,
+            "started_at": self._started_at,
+            "event_id": event.event_id,
+            "event_type": event.type,
+            "sent_at": event.sent_at.isoformat(),
+            "sent_by": event.sent_by,
+        } | {name: event.body[name] for name in ("preview", "json", "output_type") if name in event.body}
+        self.activation.ended(Kind.WAIT_FINISHED, self.call, body, event.value)
+
+
+def _noted() -> None:
+    """Acknowledged; nobody waits for this entry in particular, but it must be synced."""

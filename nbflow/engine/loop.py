@@ -1,0 +1,151 @@
+"""The workflow loop: an asyncio loop in a thread of its own that knows when an activation is quiet.
+
+Quiet = no callback of the activation is ready to run. Results are handed to `run` only then, one at a time, live as on
+replay (S20): that is what makes races and `as_completed` go the same way again. The loop counts ready callbacks by a
+context variable, so whatever `run` starts is counted with it, and bodies, which run in a context without it, are not.
+"""
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from nbflow.errors import UsageError
+
+
+class Counted(Protocol):
+    """What the loop counts for."""
+
+    ready: int
+    tasks: set[asyncio.Task[Any]]
+
+    def on_quiet(self) -> None:
+        """Nothing of it is ready to run any more."""
+        ...
+
+
+ACTIVATION: contextvars.ContextVar[Counted | None] = contextvars.ContextVar("nbflow_activation", default=None)
+
+
+class _CountedHandle(asyncio.Handle):
+    """A ready callback of an activation; it leaves the count when it has run or is cancelled, whichever comes first."""
+
+    __slots__ = ("_activation",)
+
+    def __init__(
+        self,
+        callback: Callable[..., object],
+        args: tuple[object, ...],
+        loop: asyncio.AbstractEventLoop,
+        context: contextvars.Context | None,
+        activation: Counted,
+    ) -> None:
+        super().__init__(callback, args, loop, context)
+        self._activation: Counted | None = activation
+        activation.ready += 1
+
+    def cancel(self) -> None:
+        super().cancel()
+        self._leave()
+
+    def _run(self) -> None:
+        try:
+            super()._run()  # type: ignore[misc] - asyncio's own hook, absent from its stubs
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        activation, self._activation = self._activation, None
+        if activation is not None:
+            activation.ready -= 1
+            if activation.ready == 0:
+                activation.on_quiet()
+
+
+class CountingLoop(asyncio.SelectorEventLoop):
+    """The platform's loop; `call_soon` counts, and every task of an activation is known to it.
+
+    Attributes:
+        uncounted: a context without an activation: what runs in it is the engine's own. One for each loop, since a context
+            cannot be entered by two threads at once.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.uncounted = contextvars.Context()
+        self.set_task_factory(_make_task)  # type: ignore[arg-type] - it is only ever given this loop
+
+    def call_soon(
+        self,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Handle:
+        """Arrange for *callback* to be called, counted for the activation of its context."""
+        activation = ACTIVATION.get() if context is None else context.get(ACTIVATION)
+        if activation is None:
+            return super().call_soon(callback, *args, context=context)
+        handle = _CountedHandle(callback, args, self, context, activation)
+        self._ready.append(handle)  # type: ignore[attr-defined] - where BaseEventLoop.call_soon puts its own
+        return handle
+
+
+def _make_task(
+    loop: CountingLoop,
+    coro: Coroutine[Any, Any, Any],
+    context: contextvars.Context | None = None,
+) -> asyncio.Task[Any]:
+    task = asyncio.Task(coro, loop=loop, context=context)
+    activation = ACTIVATION.get() if context is None else context.get(ACTIVATION)
+    if activation is not None:
+        activation.tasks.add(task)
+        task.add_done_callback(activation.tasks.discard, context=loop.uncounted)
+    return task
+
+
+class LoopThread:
+    """The daemon thread that runs the loop, from its first use to `stop`."""
+
+    def __init__(self, name: str) -> None:
+        self.loop = CountingLoop()
+        self._thread = threading.Thread(target=self._main, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def here(self) -> bool:
+        """Whether the caller is on the workflow loop's thread."""
+        return threading.get_ident() == self._thread.ident
+
+    def _main(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        while not self.loop.is_closed():
+            try:
+                self.loop.run_forever()
+                break
+            except (SystemExit, KeyboardInterrupt):
+                continue  # a task of the user's raised it: it is that task's outcome, not the loop's end (S30)
+
+    def post(self, callback: Callable[..., object], *args: object) -> None:
+        """Run *callback* on the loop soon, as the engine's own; safe from any thread, nothing after `stop`."""
+        try:
+            self.loop.call_soon_threadsafe(callback, *args, context=self.loop.uncounted)
+        except RuntimeError:
+            pass  # the loop is closed: the engine has ended and nothing may start
+
+    def forbid_here(self, what: str) -> None:
+        """Refuse a blocking call on the loop that it would block."""
+        if self.here:
+            msg = f"{what} would block the workflow loop it waits for; await it instead, or call it from a plain def body"
+            raise UsageError(msg)
+
+    def stop(self, timeout: float) -> None:
+        """Stop the loop; a loop that user code blocks is left to its daemon thread."""
+        try:
+            self.loop.call_soon_threadsafe(self.loop.stop)
+        except RuntimeError:
+            return
+        if not self.here:
+            self._thread.join(timeout)
+        if not self._thread.is_alive():
+            self.loop.close()

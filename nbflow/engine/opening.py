@@ -1,0 +1,203 @@
+"""Which instance a cell is about, and what happens to it: the table of API.md §3, and what registering resumes (S51)."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from nbflow.core import names
+from nbflow.core.history import Head, History
+from nbflow.core.model import FINISHED, Kind, Status, StepState
+from nbflow.engine.instance import WorkflowInstance
+from nbflow.engine.live import LiveInstance
+from nbflow.engine.registry import Workflow
+from nbflow.errors import UsageError
+from nbflow.values import codec
+
+if TYPE_CHECKING:
+    from nbflow.engine.engine import Engine
+
+What = Literal["created", "attached", "resumed", "adopted", "elsewhere", "retried", "finished"]
+
+
+@dataclass
+class Opened:
+    """What a cell got.
+
+    Attributes:
+        instance: the instance it is about.
+        what: what happened to it.
+        line: the same, in the one line that the cell says.
+    """
+
+    instance: WorkflowInstance
+    what: What
+    line: str
+    _live: LiveInstance | None = None
+    _started: bool = field(default=False, repr=False)
+
+    def start(self) -> None:
+        """Let it run now, in the caller's context; whatever was to be recorded is durable already."""
+        if self._started:
+            return
+        self._started = True
+        engine = self.instance.engine
+        if self._live is not None:
+            engine.start(self._live)
+        workflow = engine.registry.find(self.instance.workflow_name)
+        if workflow is not None:
+            recover(engine, workflow)
+
+
+def open_instance(engine: "Engine", workflow: Workflow, instance_id: str | None, params: Any, *, again: bool) -> Opened:
+    """Take the instance named by *instance_id*, or the newest with the same params of this notebook, or make one.
+
+    Nothing of it runs before `Opened.start`.
+
+    Raises:
+        UsageError: a bad id, or an instance of that id has other params; nothing was done.
+    """
+    engine.check_open()
+    wanted = codec.encode({} if params is None else params, None, with_preview=False).data
+    if instance_id is not None:
+        names.instance_id(instance_id)
+        head = next(iter(engine.store.find(instance_id, workflow.name)), None)
+    else:
+        head = _newest(engine, workflow, wanted)
+    if head is not None and not _same_params(engine, head, params, wanted):
+        raise UsageError(_differs(engine, head, params))
+    if head is not None and head.status in FINISHED and head.status is not Status.ERRORED:
+        changed = instance_id is None and head.code_hash != workflow.code_hash
+        if again or changed:
+            return _create(engine, workflow, _next_id(engine, workflow, instance_id), params)
+        since = head.ended_at.isoformat(sep=" ", timespec="seconds") if head.ended_at else ""
+        line = f"Nothing ran: {head.status} since {since}. Run again: --again"
+        return Opened(WorkflowInstance(engine, head), "finished", line)
+    if head is not None and head.status is Status.ERRORED and again:
+        return _create(engine, workflow, _next_id(engine, workflow, instance_id), params)
+    if head is None:
+        return _create(engine, workflow, instance_id, params)
+    return _go_on(engine, workflow, head)
+
+
+def _same_params(engine: "Engine", head: Head, params: Any, wanted: bytes) -> bool:
+    if codec.equal(head.params, wanted):
+        return True
+    # Tables among the params are files in the store and inline in `wanted`: encode for that folder to compare.
+    return codec.equal(head.params, codec.encode({} if params is None else params, engine.artifact_folder(head)).data)
+
+
+def _newest(engine: "Engine", workflow: Workflow, wanted: bytes) -> Head | None:
+    for head in engine.store.heads(workflow.name, limit=None):
+        if head.notebook == engine.notebook and codec.equal(head.params, wanted):
+            return head
+    return None
+
+
+def _differs(engine: "Engine", head: Head, params: Any) -> str:
+    given = {} if params is None else params
+    recorded = codec.decode(head.params, engine.artifact_folder(head))
+    where = ""
+    if isinstance(given, dict) and isinstance(recorded, dict):
+        keys = [str(key) for key in {**recorded, **given} if key not in given or key not in recorded or not _equal(given[key], recorded[key])]
+        where = f" ({', '.join(sorted(keys))} differ)" if keys else ""
+    return (
+        f"instance {head.instance_id!r} exists with other params{where}; params never change (S4): give another id, "
+        f"or the same params"
+    )
+
+
+def _equal(a: Any, b: Any) -> bool:
+    try:
+        return codec.equal(codec.encode(a, None, with_preview=False).data, codec.encode(b, None, with_preview=False).data)
+    except TypeError:
+        return False
+
+
+def _next_id(engine: "Engine", workflow: Workflow, instance_id: str | None) -> str | None:
+    if instance_id is None:
+        return None
+    number = 2
+    while engine.store.find(f"{instance_id}-{number}", workflow.name):
+        number += 1
+    return f"{instance_id}-{number}"
+
+
+def _create(engine: "Engine", workflow: Workflow, instance_id: str | None, params: Any) -> Opened:
+    made = engine._create(workflow, [(instance_id, params)])[0]  # noqa: SLF001 - the table is part of the engine
+    if isinstance(made, Head):  # somebody was faster
+        return _go_on(engine, workflow, made)
+    instance = WorkflowInstance(engine, made.history.head)
+    history = f", no history of it in {engine.store.path}" if instance_id is not None and engine.store.path else ""
+    return Opened(instance, "created", f"new instance {instance.id}{history}", made)
+
+
+def _go_on(engine: "Engine", workflow: Workflow, head: Head) -> Opened:
+    instance = WorkflowInstance(engine, head)
+    live = engine.live.get(head.created_seq)
+    if live is not None and not live.lost and head.status is not Status.ERRORED:
+        return _attached(instance, live, workflow)
+    if head.owner is not None and head.owner.engine != engine.engine_id:
+        alive = engine.store.alive(head.owner)
+        if alive:
+            return Opened(instance, "elsewhere", f"{instance.id} runs in another kernel ({head.owner}); its controls work from here")
+        if alive is None:
+            line = f"{instance.id} was last seen in {head.owner}; whether that lives cannot be known from here. Take over: %workflow resume {instance.id}"
+            return Opened(instance, "elsewhere", line)
+    live = engine.adopt(head.created_seq, "cell")
+    if live is None:
+        return _go_on_later(engine, instance, head)
+    live.workflow = workflow
+    if live.history.head.status is Status.PAUSED:
+        return Opened(instance, "adopted", f"{instance.id} is paused, {_from_history(live.history)}; resume it to go on")
+    if live.history.head.status is Status.ERRORED:
+        failed = [str(step.key) for step in live.history.steps.values() if step.state is StepState.FAILED]
+        with live.lock:
+            live.record(Kind.RETRIED, None, {"by": "cell"}, acked=_noted)
+        engine.store.flush()
+        what = f"goes on at {', '.join(failed[:3])}" if failed else "goes on"
+        return Opened(instance, "retried", f"resumed {instance.id}: {_from_history(live.history)}, {what}", live)
+    return Opened(instance, "resumed", f"resumed {instance.id}: {_from_history(live.history)}{_again(live.history)}", live)
+
+
+def _attached(instance: WorkflowInstance, live: LiveInstance, workflow: Workflow) -> Opened:
+    line = f"attached to {instance.id}: {live.status()}, {_from_history(live.history)}"
+    activation = live.activation
+    if activation is not None and live.history.head.code_hash != workflow.code_hash:
+        line += "; still runs the previous class; pause and resume to change over"
+    # An interrupted one, or one that was resumed by registering and not started, goes on now.
+    return Opened(instance, "attached", line, live if activation is None else None)
+
+
+def _go_on_later(engine: "Engine", instance: WorkflowInstance, head: Head) -> Opened:
+    present = engine.store.head(head.created_seq)
+    who = present.owner if present is not None else None
+    return Opened(instance, "elsewhere", f"{instance.id} runs in another kernel ({who}); its controls work from here")
+
+
+def _from_history(history: History) -> str:
+    ended = sum(1 for step in history.steps.values() if step.ended)
+    return f"{ended} step{'' if ended == 1 else 's'} from history"
+
+
+def _again(history: History) -> str:
+    again = sum(1 for step in history.steps.values() if step.state in (StepState.INTERRUPTED, StepState.RUNNING))
+    return f", {again} run again" if again else ""
+
+
+def recover(engine: "Engine", workflow: Workflow) -> None:
+    """Resume by itself what no living engine runs and belongs to this notebook or this very code (S51)."""
+    free = []
+    for head in engine.store.heads(workflow.name, unfinished=True, limit=None):
+        if head.created_seq in engine.live or head.status is Status.PAUSED:
+            continue
+        if head.owner is not None and engine.store.alive(head.owner) is not False:
+            continue
+        never_owned = head.owner is None and head.token == 0
+        if never_owned or head.notebook == engine.notebook or head.code_hash == workflow.code_hash:
+            free.append(head)
+    for live in engine.claim_all(free, "register"):
+        live.workflow = workflow
+        engine.start(live)
+
+
+def _noted() -> None:
+    """Acknowledged; `flush` is what waits."""

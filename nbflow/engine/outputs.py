@@ -1,0 +1,59 @@
+"""Between the codec and the entries: what of an encoded value goes into an entry's body, and where encoding may run."""
+
+from typing import Any
+
+from nbflow.values import codec
+from nbflow.values.artifacts import ArtifactFolder, ArtifactRef
+
+_SCALARS = frozenset({type(None), bool, int, float})
+_FEW, _SHORT = 64, 4096
+
+
+def is_light(value: object) -> bool:
+    """Whether encoding takes microseconds: done on the loop; anything else in a thread, where a table may take seconds."""
+    cls = type(value)
+    if cls in _SCALARS:
+        return True
+    if cls is str:
+        return len(value) < 10 * _SHORT  # type: ignore[arg-type]
+    if cls is dict:
+        return len(value) <= _FEW and all(_is_atom(item) for item in value.values())  # type: ignore[arg-type, attr-defined]
+    if cls is list or cls is tuple:
+        return len(value) <= _FEW and all(_is_atom(item) for item in value)  # type: ignore[arg-type, attr-defined]
+    return False
+
+
+def _is_atom(value: object) -> bool:
+    cls = type(value)
+    return cls in _SCALARS or (cls is str and len(value) < _SHORT)  # type: ignore[arg-type]
+
+
+def body_of(encoded: codec.Encoded) -> dict[str, Any]:
+    """What an entry's body says of its value."""
+    body: dict[str, Any] = {"preview": encoded.preview, "output_type": encoded.type}
+    if encoded.json is not None:
+        body["json"] = encoded.json
+    if encoded.uri is not None:
+        body["uri"] = encoded.uri
+    return body
+
+
+def is_artifact(data: bytes) -> bool:
+    """Whether reading the value means reading a file: done in a thread."""
+    return data[:1] == b"a"
+
+
+def reference(data: bytes, body: dict[str, Any], files: ArtifactFolder) -> ArtifactRef:
+    """The reference that a lazy step gives instead of its value."""
+    encoded = codec.Encoded(data, body.get("output_type", ""), None, body.get("uri"), body.get("preview") or {})
+    return codec.reference(encoded, files)
+
+
+def with_values(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Arguments as a body gets them: references loaded."""
+    return tuple(arg.load() if isinstance(arg, ArtifactRef) else arg for arg in args)
+
+
+def has_references(args: tuple[Any, ...]) -> bool:
+    """Whether any argument is a reference."""
+    return any(type(arg) is ArtifactRef for arg in args)

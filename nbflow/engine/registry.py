@@ -1,0 +1,163 @@
+"""Workflows by name: their class, their source, and what can be made of them."""
+
+import inspect
+import threading
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, SupportsIndex
+
+from nbflow.core import names
+from nbflow.core.model import Status
+from nbflow.core.source import code_hash
+from nbflow.engine.entrypoint import WorkflowEntrypoint, WorkflowEvent
+from nbflow.engine.env import Env
+from nbflow.engine.step import WorkflowStep
+from nbflow.errors import NotFoundError, UsageError, listed
+
+if TYPE_CHECKING:
+    from nbflow.engine.activation import Activation
+    from nbflow.engine.engine import Engine
+    from nbflow.engine.instance import Instances, WorkflowInstance
+
+
+class Workflow:
+    """A registered workflow (API.md §4).
+
+    Attributes:
+        name: what it is registered under.
+        cls: the class, the latest that was registered.
+        code_hash: the hash of its source, without comments and formatting.
+        source: the text of its cell, where it is known.
+    """
+
+    def __init__(self, engine: "Engine", name: str, cls: type[Any], source: str | None) -> None:
+        self._engine, self.name, self.cls = engine, name, cls
+        self.source = source if source is not None else _source_of(cls)
+        self.code_hash = code_hash(self.source) if self.source else bytecode_hash(cls)
+
+    def create(self, id: str | None = None, params: Any = None) -> "WorkflowInstance":  # noqa: A002 - the contract's name
+        """Create an instance and start it; it is durable when this returns (S1).
+
+        Args:
+            id: 1–100 of `A–Z a–z 0–9 _ - .`; a new sortable one by default.
+            params: what `event.payload` will be; an empty dict by default (S4).
+
+        Raises:
+            AlreadyExistsError: the id is in use (S3).
+            NotSerialisableError: the params cannot be stored exactly.
+        """
+        return self._engine.create(self, id, params)
+
+    def create_batch(self, instances: Iterable[Mapping[str, Any]], *, existing: str = "found") -> "Instances":
+        """Create many, all or none of them valid; gives created and found ones in order (S3).
+
+        Args:
+            instances: mappings with `id` and `params`, both optional.
+            existing: "skip" leaves those that exist already out of the result.
+        """
+        return self._engine.create_batch(self, list(instances), existing=existing)
+
+    def get(self, id: str) -> "WorkflowInstance":  # noqa: A002 - the contract's name
+        """The instance with that id.
+
+        Raises:
+            NotFoundError: there is none.
+        """
+        return self._engine.get(id, self.name)
+
+    def list(self, status: Status | str | None = None, limit: SupportsIndex = 100) -> "Instances":
+        """This workflow's instances, newest first."""
+        return self._engine.list(self.name, status=status, limit=int(limit))
+
+    def make(self, engine: "Engine") -> WorkflowEntrypoint:
+        """A new object of the class for one activation."""
+        entrypoint: WorkflowEntrypoint = self.cls()
+        entrypoint.env = Env(engine)
+        return entrypoint
+
+    async def run(self, entrypoint: WorkflowEntrypoint, event: WorkflowEvent, activation: "Activation") -> Any:
+        """Call `run` of one activation."""
+        return await entrypoint.run(event, WorkflowStep(activation))
+
+    def __repr__(self) -> str:
+        return f"<Workflow {self.name}>"
+
+
+class Registry:
+    """The workflows of one engine, by name."""
+
+    def __init__(self, engine: "Engine") -> None:
+        self._engine = engine
+        self._known: dict[str, Workflow] = {}
+        self._lock = threading.Lock()
+
+    def register(self, cls: type[Any], name: str | None, source: str | None) -> tuple[Workflow, bool]:
+        """Check and keep a class; also says whether it is new or its code has changed."""
+        check_class(cls)
+        name = names.workflow_name(name if name is not None else cls.__name__)
+        with self._lock:
+            known = self._known.get(name)
+            fresh = Workflow(self._engine, name, cls, source)
+            if known is None:
+                self._known[name] = fresh
+                return fresh, True
+            changed = known.code_hash != fresh.code_hash
+            # The same object stays valid: whoever holds it goes on with the present class.
+            known.cls, known.source, known.code_hash = cls, fresh.source, fresh.code_hash
+            return known, changed
+
+    def get(self, name: str) -> Workflow:
+        """The workflow of that name; NotFoundError lists the known ones."""
+        known = self._known.get(name)
+        if known is None:
+            msg = f"no workflow {name!r} is registered here ({listed(sorted(self._known)) or 'none is'}); run the cell that defines it"
+            raise NotFoundError(msg)
+        return known
+
+    def find(self, name: str) -> Workflow | None:
+        """The workflow of that name, if it is registered."""
+        return self._known.get(name)
+
+    def all(self) -> dict[str, Workflow]:
+        """All of them."""
+        with self._lock:
+            return dict(self._known)
+
+
+def check_class(cls: object) -> None:
+    """Refuse what cannot be a workflow, with what to do about it."""
+    if not isinstance(cls, type):
+        msg = f"register a class, not {cls!r}"
+        raise UsageError(msg)
+    if not issubclass(cls, WorkflowEntrypoint):
+        msg = f"class {cls.__name__!r} does not subclass WorkflowEntrypoint; write `class {cls.__name__}(WorkflowEntrypoint):`"
+        raise UsageError(msg)
+    run = inspect.getattr_static(cls, "run", None)
+    if run is inspect.getattr_static(WorkflowEntrypoint, "run"):
+        msg = f"class {cls.__name__!r} has no `run`; write `async def run(self, event, step):` in it"
+        raise UsageError(msg)
+    if not inspect.iscoroutinefunction(getattr(cls, "run", None)):
+        msg = f"`run` of class {cls.__name__!r} is a plain def; write `async def run(self, event, step):`"
+        raise UsageError(msg)
+
+
+def _source_of(cls: type[Any]) -> str | None:
+    try:
+        return inspect.getsource(cls)
+    except (OSError, TypeError):
+        pass
+    try:  # a class of a cell has no file; its methods know their lines
+        return inspect.getsource(cls.run)
+    except (OSError, TypeError):
+        return None
+
+
+def bytecode_hash(cls: type[Any]) -> str:
+    """The hash of a class without source: of its functions' bytecode and constants (S56)."""
+    import hashlib  # noqa: PLC0415 - only for classes without source
+
+    digest = hashlib.blake2b(digest_size=16)
+    for name, member in sorted(vars(cls).items()):
+        code = getattr(member, "__code__", None)
+        if code is not None:
+            digest.update(name.encode() + code.co_code + repr(code.co_names).encode())
+    return digest.hexdigest()

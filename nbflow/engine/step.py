@@ -1,0 +1,318 @@
+"""`step`: the durable calls that a workflow makes. Parses and names things, then hands over to the activation."""
+
+import asyncio
+import contextvars
+import inspect
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from nbflow.core import names, replay
+from nbflow.core.config import ResolvedConfig, resolve
+from nbflow.core.durations import deadline, duration
+from nbflow.core.history import StepRecord
+from nbflow.core.model import Kind, StepType
+from nbflow.engine.bodies import BODY, Body
+from nbflow.engine.calls import Call, StepCall
+from nbflow.engine.entrypoint import ReceivedEvent
+from nbflow.engine.live import Wait
+from nbflow.engine.loop import ACTIVATION
+from nbflow.errors import UsageError
+
+if TYPE_CHECKING:
+    from nbflow.engine.activation import Activation
+
+YEAR = timedelta(days=365)
+
+
+class WorkflowStep:
+    """The durable calls of one activation (API.md §1)."""
+
+    def __init__(self, activation: "Activation") -> None:
+        self._activation = activation
+
+    def do(
+        self,
+        name: Any = None,
+        fn: Callable[..., Any] | None = None,
+        *args: Any,
+        retries: Any = None,
+        timeout: Any = None,
+        config: dict[str, Any] | None = None,
+        rollback: Callable[..., Any] | None = None,
+        rollback_config: dict[str, Any] | None = None,
+        sensitive: str | None = None,
+        lazy: bool = False,
+        on: str | None = None,
+        concurrent: bool = False,
+    ) -> Any:
+        """Run *fn* once to completion and give its stored result; without *fn*, decorate a function (API.md §1).
+
+        Args:
+            name: what the step is known by, with its count (S6); of a decorated function, its own name by default.
+            fn: the body, async or plain; a parameter named `ctx` receives the step context.
+            args: its positional arguments.
+            retries: the limit, or `{"limit", "delay", "backoff", "errors"}`.
+            timeout: of one attempt; a duration.
+            config: `{"retries": …, "timeout": …}`, Cloudflare's spelling of the two.
+            rollback, rollback_config: undo this step when the instance fails.
+            sensitive: "output" keeps the value from every display.
+            lazy: give a reference to the stored value.
+            on: where the body runs: None (loop or thread), "main", or a registered executor.
+            concurrent: resolve the dependencies of a decorated function at the same time.
+
+        Raises:
+            UsageError: a wrong name, option or value; raised at the call.
+        """
+        if callable(name) and fn is None:
+            return self.do()(name)
+        self._check_later(rollback=rollback, rollback_config=rollback_config, sensitive=sensitive)
+        self._check_on(on)
+        resolved = resolve(name or "step.do", retries=retries, timeout=timeout, config=config)
+        options = Options(resolved, on, lazy, concurrent)
+        if fn is None:
+            return partial(StepFunction, self, name, options)
+        if not callable(fn):
+            msg = f"step {name!r} was given a {type(fn).__name__} to run, which is not callable; give the function, not its result"
+            raise UsageError(msg)
+        return self._do(name, fn, args, options)
+
+    def sleep(self, name: str, duration: Any) -> Any:  # noqa: A002 - the contract's name
+        """Pass at least that much time by the wall clock; the deadline is durable (S32)."""
+        span = duration_of(name, duration)
+        return self._sleep(name, lambda: self._activation.engine.clock.now() + span, fixed=False)
+
+    def sleep_until(self, name: str, when: Any) -> Any:
+        """Sleep until a moment: an aware datetime, a naive one in local time, or epoch seconds (S33)."""
+        due = deadline(when, what=f"sleep_until {name!r}")
+        return self._sleep(name, lambda: due, fixed=True)
+
+    def wait_for_event(
+        self,
+        name: str,
+        event_type: str,
+        timeout: Any = "24 hours",
+        *,
+        schema: Any = None,
+        prompt: str | None = None,
+    ) -> Any:
+        """Wait for an event of that type; raise EventTimeoutError when none was sent by the deadline (S34 to S37).
+
+        Args:
+            name: what the wait is known by.
+            event_type: events are matched by it alone.
+            timeout: a duration, at most 365 days.
+            schema: not yet in this version.
+            prompt: what the panel asks.
+
+        Returns:
+            The event: `.payload`, `.type`, `.timestamp`, also by key.
+        """
+        if isinstance(event_type, dict):  # Cloudflare's form: {"type": …, "timeout": …}
+            timeout = event_type.get("timeout", timeout)
+            event_type = event_type.get("type", "")
+        names.event_type(event_type)
+        span = duration(timeout, what=f"timeout of wait {name!r}", at_most=YEAR)
+        if schema is not None:
+            msg = f"wait {name!r} has a schema=, which comes in a later version; check the payload in a step after it"
+            raise UsageError(msg)
+        activation = self._activation
+        self._refuse_in_body("wait_for_event", name)
+        call, known = activation.open_call(StepType.WAIT, name)
+        call.payload_of = partial(_received, activation, call)
+        match _decision(activation, call, known, StepType.WAIT):
+            case replay.WaitForEvent(due) if known is not None:
+                Wait(activation, call, event_type, due, known.started_at)
+            case replay.Open():
+                self._open_wait(call, event_type, span, prompt)
+            case replay.HoldForCancel():
+                call.begin = partial(self._open_wait, call, event_type, span, prompt)
+        return StepCall(activation, call)
+
+    # -- the calls behind them ----------------------------------------------------------------------------------------
+
+    def _do(self, name: str, fn: Callable[..., Any], args: tuple[Any, ...], options: "Options") -> StepCall:
+        activation = self._activation
+        call, known = activation.open_call(StepType.DO, name)
+        call.lazy = options.lazy
+        decision = _decision(activation, call, known, StepType.DO)
+        if decision is None or isinstance(decision, replay.Recorded):
+            return StepCall(activation, call)
+        config = options.config
+        if known is not None and known.config is not None and not activation.live.code_changed:
+            config = ResolvedConfig.from_json(known.config, config)  # what was recorded keeps for this step (S13)
+        body = Body(activation, call, fn, args, config, options.on, contextvars.copy_context())
+        if known is not None:
+            body.attempt = known.attempt
+        match decision:
+            case replay.Execute(attempt):
+                body.begin(attempt)
+            case replay.WaitUntil() if activation.live.code_changed:
+                body.begin(decision.attempt)  # new code is tried at once (S58)
+            case replay.WaitUntil():
+                body.resume_at(decision)
+            case replay.HoldForCancel():
+                call.begin = partial(body.begin, body.attempt + 1)
+        return StepCall(activation, call)
+
+    def _sleep(self, name: str, due: Callable[[], datetime], *, fixed: bool) -> StepCall:
+        activation = self._activation
+        self._refuse_in_body("sleep", name)
+        call, known = activation.open_call(StepType.SLEEP, name)
+        match _decision(activation, call, known, StepType.SLEEP):
+            case replay.WaitUntil(until):
+                self._sleep_on(call, until)
+            case replay.Open():
+                self._open_sleep(call, due, fixed)
+            case replay.HoldForCancel():
+                call.begin = partial(self._open_sleep, call, due, fixed)
+        return StepCall(activation, call)
+
+    def _open_sleep(self, call: Call, due: Callable[[], datetime], fixed: bool) -> None:  # noqa: FBT001
+        until = due()
+        body: dict[str, Any] = {"order": call.order, "due_at": until.isoformat()}
+        if fixed:
+            body["fixed"] = True  # it names a moment: a pause does not move it (S41)
+        self._activation.unacked += 1
+        self._activation.record(Kind.SLEEP_STARTED, call.key, body, acked=self._activation.acked)
+        self._sleep_on(call, until)
+
+    def _sleep_on(self, call: Call, until: datetime) -> None:
+        activation = self._activation
+        known = activation.live.history.steps.get(call.key)
+        started = known.started_at.isoformat() if known is not None else until.isoformat()
+
+        def over() -> None:
+            if not activation.stopping and activation.failure is None:
+                activation.ended(Kind.SLEEP_FINISHED, call, {"order": call.order, "started_at": started})
+
+        timer = activation.engine.timers.at(until, over)
+        call.cancel = timer.cancel
+
+    def _open_wait(self, call: Call, event_type: str, span: timedelta, prompt: str | None) -> None:
+        activation = self._activation
+        now = activation.engine.clock.now()
+        body: dict[str, Any] = {"order": call.order, "event_type": event_type, "due_at": (now + span).isoformat()}
+        if prompt is not None:
+            body["prompt"] = str(prompt)[:2000]
+        activation.unacked += 1
+        activation.record(Kind.WAIT_STARTED, call.key, body, acked=activation.acked)
+        Wait(activation, call, event_type, now + span, now)
+
+    # -- refusals -----------------------------------------------------------------------------------------------------
+
+    def _refuse_in_body(self, what: str, name: str) -> None:
+        body = BODY.get()
+        if body is not None:
+            msg = f"step.{what} {name!r} was called inside the body of step {str(body.key)!r}; move it out of the body, into `run` (S15)"
+            raise UsageError(msg)
+
+    def _check_on(self, on: str | None) -> None:
+        if on not in (None, "main"):
+            msg = f'on={on!r} names no executor; this version runs bodies on the loop, in threads and on "main"'
+            raise UsageError(msg)
+
+    def _check_later(self, **given: object) -> None:
+        """What the contract has and this version has not says so, instead of being silently ignored."""
+        for name, value in given.items():
+            if value is not None:
+                msg = f"{name}= comes in a later version of nbflow; leave it out for now"
+                raise UsageError(msg)
+
+
+def duration_of(name: str, value: Any) -> timedelta:
+    """The duration of a sleep."""
+    return duration(value, what=f"sleep {name!r}", at_most=YEAR)
+
+
+def _decision(activation: "Activation", call: Call, known: StepRecord | None, kind: StepType) -> replay.Decision | None:
+    """What this call does; None for a call after a stop, which waits for ever (S42)."""
+    if call.key not in activation.calls:
+        return None
+    return replay.decide(known, kind)
+
+
+def _received(activation: "Activation", call: Call, payload: object) -> ReceivedEvent:
+    body = activation.live.history.steps[call.key].body
+    return ReceivedEvent(payload=payload, type=body["event_type"], timestamp=datetime.fromisoformat(body["sent_at"]))
+
+
+class Options:
+    """How a step runs, parsed."""
+
+    __slots__ = ("concurrent", "config", "lazy", "on")
+
+    def __init__(self, config: ResolvedConfig, on: str | None, lazy: bool, concurrent: bool) -> None:  # noqa: FBT001
+        self.config, self.on, self.lazy, self.concurrent = config, on, lazy, concurrent
+
+
+class StepFunction:
+    """A decorated step: calling it, without arguments, runs the step; its parameters are the steps it depends on."""
+
+    def __init__(self, step: WorkflowStep, name: str | None, options: Options, fn: Callable[..., Any]) -> None:
+        self._step, self._options, self._fn = step, options, fn
+        self.__name__ = getattr(fn, "__name__", type(fn).__name__)
+        self.__wrapped__ = fn
+        self.name = name if name is not None else self.__name__
+        names.step_name(self.name)
+        self._needs = self._dependencies()
+        self._last: StepCall | asyncio.Future[Any] | None = None
+        step._activation.functions[self.__name__] = self  # noqa: SLF001 - a decorated step is part of its activation
+
+    def __call__(self) -> Any:
+        """Run the step; await the result."""
+        if self._needs:
+            # A task, so that a dependant and the caller can both await it.
+            self._last = asyncio.ensure_future(self._resolve_then_do())
+            self._last.add_done_callback(_seen)
+        else:
+            self._last = self._step._do(self.name, self._fn, (), self._options)  # noqa: SLF001
+        return self._last
+
+    async def once(self) -> Any:
+        """The result for a step that depends on this one: of its last call, or of one made now, at most once."""
+        if self._last is None:
+            self()
+        last = self._last
+        assert last is not None
+        return await (last.value() if isinstance(last, StepCall) else asyncio.shield(last))
+
+    def _dependencies(self) -> list[tuple[str, "StepFunction"]]:
+        functions = self._step._activation.functions  # noqa: SLF001
+        needs = []
+        try:
+            parameters = inspect.signature(self._fn).parameters.values()
+        except (TypeError, ValueError):
+            return []
+        for parameter in parameters:
+            if parameter.name == "ctx" or parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+                continue
+            if parameter.default is not parameter.empty:
+                continue
+            if parameter.name not in functions:
+                known = ", ".join(functions) or "none yet"
+                msg = (
+                    f"step {self.name!r}: its parameter {parameter.name!r} is not the name of an earlier decorated step "
+                    f"({known}), not `ctx`, and has no default"
+                )
+                raise TypeError(msg)
+            needs.append((parameter.name, functions[parameter.name]))
+        return needs
+
+    async def _resolve_then_do(self) -> Any:
+        if self._options.concurrent:
+            values = list(await asyncio.gather(*(dependency.once() for _, dependency in self._needs)))
+        else:
+            values = [await dependency.once() for _, dependency in self._needs]
+        given = dict(zip([name for name, _ in self._needs], values, strict=True))
+        return await self._step._do(self.name, partial(self._fn, **given), (), self._options)  # noqa: SLF001
+
+
+def _seen(task: "asyncio.Future[Any]") -> None:
+    """Look at a failure, so that asyncio does not report it as forgotten: the activation knows of it (S16)."""
+    if not task.cancelled():
+        task.exception()
+
+
+__all__ = ["ACTIVATION", "StepFunction", "WorkflowStep"]

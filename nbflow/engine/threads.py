@@ -1,0 +1,178 @@
+"""Where plain bodies run: daemon threads of our own, and the kernel's main thread.
+
+Not `asyncio.to_thread` nor a ThreadPoolExecutor: the interpreter joins their threads before atexit, so one stuck body would
+make the Restart button kill the kernel, and abandoned bodies would use the pool up.
+"""
+
+import collections
+import contextvars
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from nbflow.engine.loop import LoopThread
+
+Outcome = tuple[bool, Any]
+"""(True, value) or (False, the exception)."""
+
+
+def call_in(context: contextvars.Context, call: Callable[[], Any]) -> Outcome:
+    """Run *call* in *context*; whatever it raises is an outcome (S30)."""
+    try:
+        return True, context.run(call)
+    except BaseException as error:  # noqa: BLE001 - SystemExit from a body is a failure of that attempt, no more
+        return False, error
+
+
+class ThreadJob:
+    """One call for a thread; all its fields are the loop's."""
+
+    __slots__ = ("abandoned", "call", "context", "done", "finished", "started")
+
+    def __init__(
+        self,
+        context: contextvars.Context,
+        call: Callable[[], Any],
+        started: Callable[[], None],
+        done: Callable[[Outcome], None],
+    ) -> None:
+        self.context, self.call, self.started, self.done = context, call, started, done
+        self.abandoned = False
+        self.finished = False
+
+
+class BodyThreads:
+    """At most *limit* bodies at once; a further one queues, its timeout not begun. Everything but the calls is on the loop."""
+
+    def __init__(self, thread: LoopThread, limit: int, name: str) -> None:
+        self._thread, self._limit, self._name = thread, limit, name
+        self._inbox: queue.SimpleQueue[ThreadJob | None] = queue.SimpleQueue()
+        self._queued: collections.deque[ThreadJob] = collections.deque()
+        self._threads = 0
+        self._busy = 0
+        self._made = 0
+        self._blocked = 0
+        self.closed = False
+
+    def submit(
+        self,
+        context: contextvars.Context,
+        call: Callable[[], Any],
+        done: Callable[[Outcome], None],
+        started: Callable[[], None] = lambda: None,
+    ) -> ThreadJob:
+        """Run *call* in a thread; *started* and *done* are called on the loop."""
+        job = ThreadJob(context, call, started, done)
+        self._queued.append(job)
+        self._dispatch()
+        return job
+
+    def abandon(self, job: ThreadJob) -> None:
+        """Stop counting a job that cannot be stopped: its outcome is thrown away when it comes (S26)."""
+        if job.finished or job.abandoned:
+            return
+        job.abandoned = True
+        if job in self._queued:
+            self._queued.remove(job)
+            return
+        self._busy -= 1
+        self._threads -= 1
+        self._dispatch()
+
+    def blocking(self, *, begins: bool) -> None:
+        """Note from a body's thread that it waits for the engine: meanwhile it does not count."""
+        self._thread.post(self._note_blocking, 1 if begins else -1)
+
+    def close(self) -> None:
+        """Start nothing more and let idle threads go."""
+        self.closed = True
+        self._queued.clear()
+        for _ in range(self._threads):
+            self._inbox.put(None)
+
+    def _note_blocking(self, change: int) -> None:
+        self._blocked += change
+        self._dispatch()
+
+    def _dispatch(self) -> None:
+        while self._queued and not self.closed and self._busy - self._blocked < self._limit:
+            job = self._queued.popleft()
+            self._busy += 1
+            if self._busy > self._threads:
+                self._threads += 1
+                self._made += 1
+                threading.Thread(target=self._main, name=f"{self._name}-{self._made}", daemon=True).start()
+            job.started()
+            self._inbox.put(job)
+
+    def _main(self) -> None:
+        while (job := self._inbox.get()) is not None:
+            outcome = call_in(job.context, job.call)
+            abandoned = job.abandoned
+            self._thread.post(self._finish, job, outcome)
+            if abandoned:
+                return  # another thread has taken this one's place
+            del job, outcome
+
+    def _finish(self, job: ThreadJob, outcome: Outcome) -> None:
+        job.finished = True
+        if job.abandoned:
+            return
+        self._busy -= 1
+        job.done(outcome)
+        self._dispatch()
+
+
+class MainQueue:
+    """Bodies for the kernel's main thread (`on="main"`).
+
+    The kernel's loop drains it (*wake* is told of each one), and so does every blocking wait of ours in the main thread:
+    without that, a body for the main thread and a wait in the main thread would wait for each other.
+
+    Attributes:
+        wake: called from the workflow loop when a body was queued; set where a kernel loop can drain.
+    """
+
+    def __init__(self) -> None:
+        self.wake: Callable[[], None] | None = None
+        self._jobs: collections.deque[Callable[[], None]] = collections.deque()
+        self._ready = threading.Condition()
+        self._drainers = 0
+
+    @property
+    def open(self) -> bool:
+        """Whether anybody will drain it: else (a terminal without a wait) bodies run in threads."""
+        return self.wake is not None or self._drainers > 0
+
+    def put(self, job: Callable[[], None]) -> None:
+        """Queue a body for the main thread."""
+        with self._ready:
+            self._jobs.append(job)
+            self._ready.notify_all()
+        if self.wake is not None:
+            self.wake()
+
+    def drain(self, timeout: float = 0.0) -> None:
+        """Run what is queued, in the calling (main) thread, after waiting at most *timeout* seconds for something to come."""
+        with self._ready:
+            self._drainers += 1
+        try:
+            with self._ready:
+                if not self._jobs and timeout > 0:
+                    self._ready.wait(timeout)
+            while self._jobs:
+                try:
+                    job = self._jobs.popleft()
+                except IndexError:
+                    return
+                job()
+        finally:
+            with self._ready:
+                self._drainers -= 1
+
+    def nudge(self) -> None:
+        """Let a waiting `drain` return."""
+        if self._drainers:
+            with self._ready:
+                self._ready.notify_all()

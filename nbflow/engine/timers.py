@@ -1,0 +1,117 @@
+"""One heap of what is due: wall-clock deadlines that outlive the process, monotonic ones for attempts.
+
+Wall deadlines are looked at every second, so a suspended laptop is noticed within that time of waking (S32).
+"""
+
+import asyncio
+import heapq
+import itertools
+from collections.abc import Callable
+from datetime import datetime
+
+from nbflow.clock import Clock
+from nbflow.engine.loop import LoopThread
+
+LOOK_EVERY = 1.0
+
+
+class Timer:
+    """Something due; `cancel` makes it not happen."""
+
+    __slots__ = ("_heap", "callback")
+
+    def __init__(self, callback: Callable[[], None], heap: "_Heap") -> None:
+        self.callback: Callable[[], None] | None = callback
+        self._heap = heap
+
+    def cancel(self) -> None:
+        """Forget it."""
+        if self.callback is not None:
+            self.callback = None
+            self._heap.dropped()
+
+
+class _Heap:
+    """Due times and timers; cancelled ones are swept out when they are the majority."""
+
+    def __init__(self) -> None:
+        self.items: list[tuple[float, int, Timer]] = []
+        self._numbers = itertools.count()
+        self._dead = 0
+
+    def push(self, due: float, callback: Callable[[], None]) -> Timer:
+        timer = Timer(callback, self)
+        heapq.heappush(self.items, (due, next(self._numbers), timer))
+        return timer
+
+    def dropped(self) -> None:
+        self._dead += 1
+        if self._dead > 200 and self._dead * 2 > len(self.items):
+            self.items = [item for item in self.items if item[2].callback is not None]
+            heapq.heapify(self.items)
+            self._dead = 0
+
+    def next_due(self) -> float | None:
+        while self.items and self.items[0][2].callback is None:
+            heapq.heappop(self.items)
+            self._dead = max(0, self._dead - 1)
+        return self.items[0][0] if self.items else None
+
+    def pop_due(self, now: float) -> Callable[[], None] | None:
+        due = self.next_due()
+        if due is None or due > now:
+            return None
+        timer = heapq.heappop(self.items)[2]
+        callback, timer.callback = timer.callback, None
+        return callback
+
+
+class Timers:
+    """Deadlines of one engine; used on its loop only."""
+
+    def __init__(self, thread: LoopThread, clock: Clock) -> None:
+        self._loop, self._clock = thread.loop, clock
+        self._wall, self._span = _Heap(), _Heap()
+        self._handle: asyncio.TimerHandle | None = None
+        self._armed_for = float("inf")
+        clock.subscribe(lambda: thread.post(self.fire))
+
+    def at(self, due: datetime, callback: Callable[[], None]) -> Timer:
+        """Call *callback* when the wall clock has reached *due*."""
+        timer = self._wall.push(due.timestamp(), callback)
+        self._arm(due.timestamp() - self._clock.now().timestamp())
+        return timer
+
+    def after(self, seconds: float, callback: Callable[[], None]) -> Timer:
+        """Call *callback* after that much monotonic time."""
+        timer = self._span.push(self._clock.monotonic() + seconds, callback)
+        self._arm(seconds)
+        return timer
+
+    def fire(self) -> None:
+        """Call everything that is due."""
+        self._disarm()
+        while callback := self._wall.pop_due(self._clock.now().timestamp()):
+            callback()
+        while callback := self._span.pop_due(self._clock.monotonic()):
+            callback()
+        wall, span = self._wall.next_due(), self._span.next_due()
+        if wall is not None:
+            self._arm(wall - self._clock.now().timestamp())
+        if span is not None:
+            self._arm(span - self._clock.monotonic(), wall=wall is not None)
+
+    def _arm(self, seconds: float, *, wall: bool = True) -> None:
+        # Without a wall deadline there is nothing that a jump of the clock could make due early.
+        wanted = self._loop.time() + max(0.0, min(seconds, LOOK_EVERY) if wall else seconds)
+        if self._handle is not None and self._armed_for <= wanted:
+            return
+        self._disarm()
+        self._armed_for = wanted
+        self._handle = self._loop.call_at(wanted, self.fire, context=self._loop.uncounted)
+
+    def _disarm(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+        self._armed_for = float("inf")

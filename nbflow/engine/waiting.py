@@ -1,0 +1,54 @@
+"""Wait for an instance from outside the workflow loop: blocking in a thread, or awaiting on somebody else's loop."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from nbflow.clock import SystemClock
+from nbflow.engine.bodies import BODY
+from nbflow.errors import WaitTimeoutError
+
+if TYPE_CHECKING:
+    from nbflow.engine.instance import WorkflowInstance
+
+POLL = 0.1  # seconds; an await that sleeps longer would not notice an Interrupt of the kernel
+
+
+def wait_until(instance: "WorkflowInstance", reached: Callable[[], bool], timeout: float | None) -> None:
+    """Block until *reached*; in the main thread bodies for it are run meanwhile, else they and the wait would deadlock."""
+    engine = instance.engine
+    engine.thread.forbid_here("wait()")
+    clock = SystemClock()
+    end = None if timeout is None else clock.monotonic() + timeout
+    in_main = threading.current_thread() is threading.main_thread()
+    in_body = BODY.get() is not None
+    if in_body:
+        engine.threads.blocking(begins=True)
+    try:
+        while not reached():
+            left = POLL if end is None else end - clock.monotonic()
+            if left <= 0:
+                msg = f"instance {instance.id!r} is still {instance.view().status} after {timeout:g} seconds; it goes on"
+                raise WaitTimeoutError(msg)
+            _pause(instance, min(left, POLL), in_main=in_main)
+    finally:
+        if in_body:
+            engine.threads.blocking(begins=False)
+
+
+def _pause(instance: "WorkflowInstance", seconds: float, *, in_main: bool) -> None:
+    """Let some time pass, until something of the instance changes."""
+    live = instance.engine.live.get(instance.created_seq)
+    if in_main:
+        instance.engine.main_queue.drain(seconds)
+    elif live is not None:
+        live.wait_changed(seconds)
+    else:
+        threading.Event().wait(seconds)
+
+
+async def finished_by_polling(instance: "WorkflowInstance") -> None:
+    """Await the end on any loop; polling lets clicks in and an Interrupt of the kernel end it at once."""
+    while not instance.is_finished():
+        await asyncio.sleep(POLL / 2)

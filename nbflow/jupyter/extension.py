@@ -1,0 +1,165 @@
+"""`%load_ext nbflow` and `%unload_ext nbflow`: what is put into a shell, and taken out again only where it is still ours."""
+
+import os
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from traitlets import Any as AnyTrait
+from traitlets import Bool, Unicode
+from traitlets.config import Configurable
+
+from nbflow.engine import current
+from nbflow.jupyter.completion import completer
+from nbflow.jupyter.magics import WorkflowMagics
+from nbflow.jupyter.transform import await_workflow_cells
+
+if TYPE_CHECKING:
+    from nbflow.engine.engine import Engine
+    from nbflow.engine.instance import WorkflowInstance
+
+_INSTANCE = "nbflow.engine.instance.WorkflowInstance"
+_ABSENT = object()
+_loaded: "Loaded | None" = None
+
+
+class NBFlow(Configurable):  # type: ignore[misc, unused-ignore]
+    """Settings of nbflow in this notebook: `%config NBFlow.store = "other.duckdb"`."""
+
+    store = Unicode("", help="The .duckdb file of the history; empty: NBFLOW_STORE, else .nbflow/history.duckdb.").tag(
+        config=True
+    )
+    panel = Bool(default_value=True, help="Show the panel under the cell; without it only the summary.").tag(config=True)
+    stable_output = Bool(default_value=False, help="Leave times and generated ids out of outputs, for nbval.").tag(config=True)
+    notify = AnyTrait(None, allow_none=True, help="A callable (instance, what): waiting, errored, complete.").tag(config=True)
+
+    def keywords(self) -> dict[str, Any]:
+        """What the engine is made with."""
+        given: dict[str, Any] = {"path": self.store or None}
+        if self.notify is not None:
+            given["notify"] = self.notify
+        return given
+
+
+class Loaded:
+    """Everything that was put into one shell, each with the way to take it out."""
+
+    def __init__(self, shell: Any) -> None:
+        self.shell = shell
+        stable = os.environ.get("NBFLOW_STABLE_OUTPUT", "").strip().lower() not in ("", "0", "false", "no")
+        self.settings = NBFlow(parent=shell, **({"stable_output": True} if stable else {}))
+        self.magics = WorkflowMagics(shell, self.settings)
+        self._undo: list[Callable[[], None]] = []
+
+    def put_in(self) -> None:
+        """Register magics, transformer, completer, display and settings."""
+        shell, magics = self.shell, self.magics
+        self._set_magic("cell", magics.workflow_cell)
+        self._set_magic("line", magics.workflow_line)
+        self._append(shell.input_transformers_post, await_workflow_cells(shell, magics))
+        if getattr(shell, "Completer", None) is not None:
+            self._append(shell.Completer.custom_matchers, completer(current.open_engine, magics.find_quietly))
+        self._append(shell.configurables, self.settings)
+        self._set_display(magics.display)
+        self.settings.observe(magics.store_changed, "store")
+        self.settings.observe(magics.notify_changed, "notify")
+        current.set_notebook(current.Notebook(self.settings.keywords, magics.first_use, _panel))
+
+    def take_out(self) -> None:
+        """Leave the shell as it was, except for what others have put in the place of ours since."""
+        for undo in reversed(self._undo):
+            undo()
+        self._undo.clear()
+        current.set_notebook(None)
+
+    def _set_magic(self, kind: str, function: Callable[..., Any]) -> None:
+        table = self.shell.magics_manager.magics[kind]
+        before = table.get("workflow", _ABSENT)
+        table["workflow"] = function
+
+        def undo() -> None:
+            if table.get("workflow") is not function:
+                return
+            if before is _ABSENT:
+                del table["workflow"]
+            else:
+                table["workflow"] = before
+
+        self._undo.append(undo)
+
+    def _append(self, items: list[Any], item: Any) -> None:
+        items.append(item)
+
+        def undo() -> None:
+            for index in range(len(items) - 1, -1, -1):
+                if items[index] is item:
+                    del items[index]
+
+        self._undo.append(undo)
+
+    def _set_display(self, display: Callable[[Any], None]) -> None:
+        formatter = self.shell.display_formatter.ipython_display_formatter
+        module, name = _INSTANCE.rsplit(".", 1)
+        formatter.for_type_by_name(module, name, display)
+
+        def undo() -> None:
+            key = (module, name)
+            if formatter.deferred_printers.get(key) is display:
+                del formatter.deferred_printers[key]
+            for cls in [cls for cls, printer in formatter.type_printers.items() if printer is display]:
+                del formatter.type_printers[cls]
+
+        self._undo.append(undo)
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Register nbflow's magics; starts no thread and opens no file."""
+    global _loaded
+    if _loaded is not None:
+        if _loaded.shell is shell:
+            return
+        _loaded.take_out()
+    _loaded = Loaded(shell)
+    _loaded.put_in()
+    engine = current.open_engine()
+    if engine is not None:  # a reload: its instances went on
+        _loaded.magics.connect(engine)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """Take everything out again and close the engine, except for a reload."""
+    global _loaded
+    if _loaded is None or _loaded.shell is not shell:
+        return
+    _loaded.take_out()
+    _loaded = None
+    engine = current.open_engine()
+    if engine is not None and not _reloading():
+        close(engine)
+
+
+def close(engine: "Engine") -> None:
+    """Close the kernel's engine: panels first, so that they say how things stand."""
+    if "nbflow.jupyter.panel" in sys.modules:
+        from nbflow.jupyter.panel import close_all
+
+        close_all()
+    engine.main_queue.wake = None
+    engine.close()
+    current.set_current_engine(None)
+
+
+def _panel(instance: "WorkflowInstance") -> Any:
+    from nbflow.jupyter.panel import panel_for
+
+    return panel_for(instance)
+
+
+def _reloading() -> bool:
+    """Whether `%reload_ext` is what unloads: IPython tells the extension nothing about it."""
+    frame = sys._getframe(1)  # noqa: SLF001
+    while frame is not None:
+        if frame.f_code.co_name == "reload_extension":
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False

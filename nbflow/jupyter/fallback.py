@@ -1,0 +1,164 @@
+"""The panel's twin: what a reader sees where no widget lives — a saved notebook, nbviewer, a terminal, a dead kernel.
+
+One line that says what there is to know, and a closed table of steps. Inline styles, no script, every value escaped: the
+page it ends up in is not ours.
+"""
+
+import html as markup
+import json
+import shlex
+from collections.abc import Iterable, Sequence
+
+from nbflow.core.model import FINISHED, Status, StepState
+from nbflow.jupyter import words
+from nbflow.store.views import InstanceView, StepView
+
+STEPS = 100
+BYTES = 64_000
+_LONGEST_LINE = 400
+_INSTANCES = 200
+
+# Greys and colours that read on white and on near-black alike: the page's background is not known here.
+_MUTED = "opacity:.75"
+_CELL = "padding:1px 12px 1px 0;text-align:left;vertical-align:top"
+_NUMBER = "padding:1px 12px 1px 0;text-align:right;vertical-align:top;font-variant-numeric:tabular-nums;white-space:nowrap"
+_CODE = "font-family:monospace;font-size:.95em"
+
+
+def text(view: InstanceView) -> str:
+    """Give the instance in one line without times and generated ids: "Ingest: waiting for 'approval' (2 of 4 steps)"."""
+    steps = f" ({words.progress_text(view)})" if view.total else ""
+    return f"{words.first_line(view.workflow, 80)}: {words.status_text(view)}{steps}"
+
+
+def html(view: InstanceView, rows: Sequence[StepView], *, stable: bool, line: str = "") -> str:
+    """Give the instance as one line and a closed table, at most 64 kB.
+
+    Args:
+        view: the instance.
+        rows: its steps in order of start, the last ones where there are many.
+        stable: leave out times and ids.
+        line: what the cell did, first of all.
+    """
+    shown = _chosen(rows)
+    for notes in (160, 60, 0):
+        for count in (len(shown), len(shown) // 2, len(shown) // 8, 0):
+            kept = _chosen(shown, count)
+            page = _page(view, kept, notes=notes, stable=stable, line=line)
+            if len(page.encode()) <= BYTES:
+                return page
+    return _page(view, [], notes=0, stable=stable, line="")
+
+
+def instances_text(views: Sequence[InstanceView]) -> str:
+    """Give instances one a line, as `text` does, with their ids: a list without ids says nothing."""
+    if not views:
+        return "no instances"
+    width = max(len(words.first_line(view.instance_id, 100)) for view in views)
+    return "\n".join(f"{words.first_line(view.instance_id, 100):<{width}}  {text(view)}" for view in views)
+
+
+def instances_html(views: Sequence[InstanceView]) -> str:
+    """Give a table of instances: status, id, progress, when it started and how long it took."""
+    heads = ("status", "workflow", "id", "steps", "started", "took")
+    body = []
+    for view in views[:_INSTANCES]:
+        cells = [
+            _td(_status(view)),
+            _td(_safe(view.workflow, 80)),
+            _td(f'<span style="{_CODE}">{_safe(view.instance_id, 100)}</span>'),
+            _td(_safe(words.progress_text(view))),
+            _td(_safe(words.moment_text(view.started_at))),
+            _td(_safe(words.between(view.started_at, view.ended_at)), _NUMBER),
+        ]
+        body.append(f"<tr>{''.join(cells)}</tr>")
+    if not body:
+        return "<div>no instances</div>"
+    more = len(views) - len(body)
+    note = f'<div style="{_MUTED}">{more:,} more are not shown</div>' if more > 0 else ""
+    return f'<table style="border-collapse:collapse">{_header(heads)}<tbody>{"".join(body)}</tbody></table>{note}'
+
+
+def _chosen(rows: Sequence[StepView], count: int = STEPS) -> list[StepView]:
+    """At most *count* rows: what is open or failed before what is done, the latest first; in order of start."""
+    if len(rows) <= count:
+        return list(rows)
+    places = sorted(range(len(rows)), key=lambda place: (rows[place].status is StepState.FINISHED, -place))
+    return [rows[place] for place in sorted(places[:count])]
+
+
+def _page(view: InstanceView, rows: Sequence[StepView], *, notes: int, stable: bool, line: str) -> str:
+    parts = [f'<div style="{_MUTED}">{_safe(line, _LONGEST_LINE)}</div>' if line and not stable else ""]
+    parts.append(f"<div>{_headline(view, stable=stable)}</div>")
+    parts.append(_how_to_answer(view) if not stable else "")
+    if rows:
+        parts.append(_table(view, rows, notes=notes, stable=stable))
+    return f'<div style="margin:2px 0">{"".join(parts)}</div>'
+
+
+def _headline(view: InstanceView, *, stable: bool) -> str:
+    name = f"<b>{_safe(view.workflow, 80)}</b>"
+    if not stable:
+        name += f' <span style="{_CODE};{_MUTED}">{_safe(view.instance_id, 100)}</span>'
+    parts = [name, _status(view)]
+    if view.total:
+        parts.append(_safe(words.progress_text(view)))
+    if view.failed:
+        parts.append(f"{view.failed:,} failed")
+    if not stable:
+        since = words.moment_text(view.changed_at if view.ended_at is None else view.ended_at)
+        parts.append(f'<span style="{_MUTED}">since {_safe(since)}</span>')
+    return " · ".join(parts)
+
+
+def _status(view: InstanceView) -> str:
+    sign = "⚡" if view.interrupted is not None else words.STATUS[view.status][0]
+    return f"{sign} {_safe(words.status_text(view), _LONGEST_LINE)}"
+
+
+def _how_to_answer(view: InstanceView) -> str:
+    if view.status in FINISHED:
+        return ""
+    name = shlex.quote(f"{view.workflow}/{view.instance_id}")
+    commands = []
+    for wait in view.waits[:3]:
+        payload = json.dumps({"approved": True})
+        commands.append(f"nbflow send-event {name} {shlex.quote(wait.event_type or '')} {shlex.quote(payload)}")
+    if not commands and view.status is Status.PAUSED:
+        commands.append(f"nbflow resume {name}")
+    if not commands:
+        return ""
+    prompts = "".join(f"<div>{_safe(wait.prompt, _LONGEST_LINE)}</div>" for wait in view.waits[:3] if wait.prompt)
+    shell = "".join(f'<div style="{_CODE}">{_safe(command, 1_000)}</div>' for command in commands)
+    return f'{prompts}<div style="{_MUTED}">run the cell for the panel, or in a shell:</div>{shell}'
+
+
+def _table(view: InstanceView, rows: Sequence[StepView], *, notes: int, stable: bool) -> str:
+    heads = ["", "step", "state"] + ([] if stable else ["started", "took"]) + (["output"] if notes else [])
+    body = []
+    for step in rows:
+        cells = [_td(words.STEP[step.status][0]), _td(_safe(str(step.key), 120)), _td(_safe(words.step_text(step), 120))]
+        if not stable:
+            cells.append(_td(_safe(words.moment_text(step.started_at)), _NUMBER))
+            cells.append(_td(_safe(words.between(step.started_at, step.ended_at)), _NUMBER))
+        if notes:
+            cells.append(_td(f'<span style="{_CODE}">{_safe(words.outcome_line(step, notes), notes)}</span>'))
+        body.append(f"<tr>{''.join(cells)}</tr>")
+    more = view.total - len(rows)
+    note = f'<div style="{_MUTED}">{more:,} more steps are not shown</div>' if more > 0 else ""
+    table = f'<table style="border-collapse:collapse">{_header(heads)}<tbody>{"".join(body)}</tbody></table>'
+    return f'<details><summary style="cursor:pointer">steps</summary>{table}{note}</details>'
+
+
+def _header(heads: Iterable[str]) -> str:
+    cells = "".join(f'<th style="{_CELL};font-weight:600">{markup.escape(head)}</th>' for head in heads)
+    return f"<thead><tr>{cells}</tr></thead>"
+
+
+def _td(content: str, style: str = _CELL) -> str:
+    return f'<td style="{style}">{content}</td>'
+
+
+def _safe(value: str | None, limit: int = 400) -> str:
+    """Escape one line of anybody's text."""
+    return markup.escape(words.first_line(value or "", limit))

@@ -1,0 +1,365 @@
+"""`%%workflow` and `%workflow`: a line becomes one call of the engine, and its answer is shown."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.magic import no_var_expand
+
+from nbflow.core import names
+from nbflow.engine import current
+from nbflow.engine.commands import COMMANDS, Answer, Call, Command, Front, commands
+from nbflow.errors import NbflowError, NotFoundError, UsageError
+from nbflow.jupyter.cell import parse_cell, run_cell
+from nbflow.jupyter.line import Scanner, Takes, compile_params, parse_cell_line, seconds_of, split
+from nbflow.jupyter.waiting import Wait
+
+if TYPE_CHECKING:
+    from nbflow.engine.engine import Engine
+    from nbflow.engine.instance import WorkflowInstance
+    from nbflow.jupyter.display import Display
+    from nbflow.jupyter.extension import NBFlow
+
+CELL_HELP = """Run the workflow that this cell defines, or go on with it where it stopped.
+
+%%workflow [ID] [-p/--params EXPR] [--as VAR] [-w/--wait [DURATION]] [--again | --define]
+
+Running the cell twice never does the work twice: an instance that runs is shown, one whose kernel died is resumed, one that
+errored goes on at its failed step, a finished one is shown.
+
+ID, --id ID          the instance; without it the newest of this workflow with the same params in this notebook
+-p, --params EXPR    a Python expression up to the next option, evaluated once before the body: event.payload
+--as VAR             bind the instance to a variable; it is also the cell's value
+-w, --wait [DURATION]  hold the cell until the instance is finished, at most DURATION ("5m", "2 hours")
+--again              a finished instance does not satisfy this cell: make a new one
+--define             only register the class
+
+The cell may hold helpers beside its one class. %workflow lists the commands for running instances.
+"""
+
+
+def line_help() -> str:
+    """The table of commands as text."""
+    rows = [(command.usage, command.help) for command in commands(Front.NOTEBOOK).values()]
+    width = min(44, max(len(usage) for usage, _ in rows))
+    lines = [f"  {usage:<{width}}  {text}" for usage, text in rows]
+    return "\n".join(
+        [
+            "Look at workflow instances and control them.",
+            "",
+            *lines,
+            "",
+            "ID is an id, WORKFLOW/ID, a workflow's name (its newest instance), a variable that holds an instance, or left out",
+            "for the instance last shown.",
+        ]
+    )
+
+
+class WorkflowMagics:
+    """The two magics of one shell.
+
+    Attributes:
+        last_shown: what a command without an ID means.
+    """
+
+    def __init__(self, shell: Any, settings: "NBFlow") -> None:
+        self.shell = shell
+        self.settings = settings
+        self.last_shown: WorkflowInstance | None = None
+        self._shown_as_value: WorkflowInstance | None = None
+        # Bound once: what is compared at unload must be the same object.
+        self.workflow_cell = self.own_cell_magic = _documented(self._workflow_cell, CELL_HELP)
+        self.workflow_line = _documented(self._workflow_line, line_help())
+
+    # -- the shell ------------------------------------------------------------------------------------------------------
+
+    @property
+    def headless(self) -> bool:
+        """Whether nobody can answer: the request that runs this cell allows no input (API.md §3)."""
+        kernel = getattr(self.shell, "kernel", None)
+        return kernel is not None and not getattr(kernel, "_allow_stdin", True)
+
+    def engine(self) -> "Engine":
+        """The kernel's engine."""
+        return current.current_engine()
+
+    def first_use(self, engine: "Engine", new: bool) -> None:
+        """Say where the history is, once, and let the kernel's loop run bodies of the main thread."""
+        self.connect(engine)
+        if not self.settings.stable_output:
+            path = engine.store.path
+            found = "new" if new else "found"
+            where = "in memory, gone with the kernel" if path is None else f"{Path(path).resolve()} ({found})"
+            print(f"nbflow: history {where}")  # noqa: T201
+
+    def connect(self, engine: "Engine") -> None:
+        """Let the kernel's loop run what is due on the main thread."""
+        loop = getattr(getattr(self.shell, "kernel", None), "io_loop", None)
+        if loop is not None:
+            engine.main_queue.wake = lambda: loop.add_callback(engine.main_queue.drain)
+
+    def store_changed(self, _change: object) -> None:
+        """Close the engine on the store that was; the next use opens the new one."""
+        from nbflow.jupyter.extension import close
+
+        engine = current.open_engine()
+        if engine is not None:
+            close(engine)
+        self.last_shown = None
+
+    def notify_changed(self, change: Any) -> None:
+        """Tell the living engine whom to notify."""
+        engine = current.open_engine()
+        if engine is not None:
+            engine.notify = change["new"]
+
+    def display(self, instance: "WorkflowInstance") -> None:
+        """Show an instance as a cell's value, unless its cell has shown it already."""
+        if self._shown_as_value is instance:
+            self._shown_as_value = None
+            return
+        display = self._display(instance)
+        display.show()
+        if self.headless:
+            display.finish()
+
+    def _display(self, instance: "WorkflowInstance", line: str = "") -> "Display":
+        from nbflow.jupyter.display import Display
+
+        self.last_shown = instance
+        return Display(
+            instance, stable=self.settings.stable_output, headless=self.headless or not self.settings.panel, line=line
+        )
+
+    # -- %%workflow -----------------------------------------------------------------------------------------------------
+
+    def _workflow_cell(self, line: str, cell: str) -> Any:
+        self._shown_as_value = None
+        asked = parse_cell_line(line)
+        if asked.instance_id is not None:
+            names.instance_id(asked.instance_id)
+        parsed = parse_cell(self.shell, cell)
+        params = None if asked.params is None else self._evaluate(asked.params, "--params")
+        cls = run_cell(self.shell, parsed)
+        engine = self.engine()
+        # A cell says what happened to its own instance first; the others of this workflow go on at `opened.start()`.
+        workflow = engine.register(cls, source=parsed.source, resume=asked.define)
+        if asked.define:
+            print(f"registered workflow {workflow.name!r}")  # noqa: T201
+            return None
+        opened = engine.open(workflow, asked.instance_id, params, again=asked.again)
+        instance = opened.instance
+        if asked.bind is not None:
+            self.shell.user_ns[asked.bind] = instance
+        headless = self.headless
+        engine.echo = headless
+        display = self._display(instance, opened.line)
+        self._try_display(display.show, opened.line)
+        opened.start()
+        if not (asked.wait or headless):
+            if not self.settings.panel:
+                self._try_display(display.finish, opened.line)
+            return self._value(instance)
+        wait = Wait(engine, instance, at_most=asked.at_most, hello=None if headless else self._hello(instance))
+        if asked.awaited:
+            return self._hold(wait, display, instance, opened.line)
+        try:
+            wait.block()
+        finally:
+            self._try_display(display.finish, opened.line)
+        return self._value(instance)
+
+    async def _hold(self, wait: Wait, display: "Display", instance: "WorkflowInstance", line: str) -> "WorkflowInstance":
+        try:
+            await wait.hold()
+        finally:
+            self._try_display(display.finish, line)
+        return self._value(instance)
+
+    def _value(self, instance: "WorkflowInstance") -> "WorkflowInstance":
+        self._shown_as_value = instance
+        return instance
+
+    def _hello(self, instance: "WorkflowInstance") -> Callable[[], bool] | None:
+        """How to ask whether a page shows the panel; None where there can be no page."""
+        if getattr(self.shell, "kernel", None) is None or not self.settings.panel:
+            return None
+        from nbflow.jupyter.panel import panel_for
+
+        return panel_for(instance).hello_seen.is_set
+
+    def _try_display(self, show: Callable[[], None], line: str) -> None:
+        """Show; a display that fails is no reason not to run."""
+        try:
+            show()
+        except Exception as error:  # noqa: BLE001
+            print(f"{line}\nnbflow: the panel could not be shown: {type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201
+
+    def _evaluate(self, source: str, what: str) -> Any:
+        code = compile_params(source)
+        try:
+            return eval(code, self.shell.user_global_ns, self.shell.user_ns)  # type: ignore[arg-type]  # noqa: S307
+        except Exception as error:
+            message = f"{what} {source} could not be evaluated: {type(error).__name__}: {error}; nothing was done"
+            raise UsageError(message) from error
+
+    # -- %workflow ------------------------------------------------------------------------------------------------------
+
+    def _workflow_line(self, line: str) -> Any:
+        scanner = Scanner(line)
+        if not scanner.skip():
+            print(line_help())  # noqa: T201
+            return None
+        name = scanner.word()
+        command = commands(Front.NOTEBOOK).get(name)
+        if command is None:
+            raise UsageError(self._unknown_command(name))
+        call = self._read_call(command, scanner.rest)
+        match name:
+            case "wait":
+                return self._wait(call)
+            case "store":
+                return self._store(call)
+        if command.takes_instance and call.instance is None and "--older-than" not in call.options:
+            raise UsageError(self._no_instance(command))
+        assert command.act is not None
+        return self._show_answer(command.act(self.engine(), call))
+
+    def _unknown_command(self, name: str) -> str:
+        if name in COMMANDS:
+            return f"`{name}` exists on the shell only: nbflow {name}"
+        known = ", ".join(commands(Front.NOTEBOOK))
+        return f"%workflow has no command {name!r}; it has {known}"
+
+    def _no_instance(self, command: Command) -> str:
+        return f"`%workflow {command.name}` needs an ID: no instance has been shown in this notebook yet (%workflow list)"
+
+    def _read_call(self, command: Command, rest: str) -> Call:
+        """Read the words and options of one command; the table says which."""
+        if command.words and command.words[-1].name == "PAYLOAD":
+            return self._read_event(command, rest)
+        takes = {option.name: Takes.WORD if option.value else Takes.NOTHING for option in command.options}
+        given = split(rest, takes, magic=f"%workflow {command.name}")
+        words, found = list(given.words), {}
+        instance = None
+        for expected in command.words:
+            if expected.name == "ID":
+                words, instance = self._take_instance(command, words)
+            elif expected.name == "DURATION" and words:
+                found["DURATION"], words = " ".join(words), []
+            elif words:
+                found[expected.name] = words.pop(0)
+        if words:
+            message = f"%workflow {command.name}: {words[0]!r} is one word too many; it is written: {command.usage}"
+            raise UsageError(message)
+        if instance is None and "--older-than" not in given:
+            instance = self._last() if command.takes_instance else None
+        return Call(instance, found, given.options)
+
+    def _take_instance(self, command: Command, words: list[str]) -> tuple[list[str], "WorkflowInstance | None"]:
+        if not words:
+            return words, None
+        try:
+            return words[1:], self.find(words[0])
+        except NotFoundError:
+            if any(word.name == "DURATION" for word in command.words):
+                try:
+                    seconds_of(" ".join(words), "DURATION")
+                except UsageError:
+                    pass
+                else:
+                    return words, None
+            raise
+
+    def _read_event(self, command: Command, rest: str) -> Call:
+        """`ID TYPE [PAYLOAD]`: the payload is the rest of the line, a Python expression; the ID may be left out."""
+        scanner = Scanner(rest)
+        words: list[str] = []
+        payload = ""
+        while scanner.skip() and not payload:
+            here = scanner.rest
+            if len(words) == 2 or (words and not _may_be_type(here.split()[0])):
+                payload = here
+            else:
+                words.append(scanner.word())
+        if not words:
+            message = f"%workflow {command.name} is written: {command.usage}"
+            raise UsageError(message)
+        event_type = names.event_type(words[-1])
+        value = self._evaluate(payload, "the payload") if payload else None
+        instance = self.find(words[0]) if len(words) == 2 else self._last()
+        if instance is None:
+            raise UsageError(self._no_instance(command))
+        return Call(instance, {"TYPE": event_type, "PAYLOAD": value})
+
+    def _last(self) -> "WorkflowInstance | None":
+        return self.last_shown
+
+    def find(self, text: str) -> "WorkflowInstance":
+        """The instance that a word means: a variable that holds one, else what the engine finds."""
+        if text.isidentifier():
+            from nbflow.engine.instance import WorkflowInstance
+
+            value = self.shell.user_ns.get(text)
+            if isinstance(value, WorkflowInstance):
+                return value
+        return self.engine().instance(text)
+
+    def find_quietly(self, text: str | None) -> "WorkflowInstance | None":
+        """The same for completion: None where there is none."""
+        try:
+            return self._last() if text is None else self.find(text)
+        except NbflowError:
+            return None
+
+    def _wait(self, call: Call) -> Any:
+        if call.instance is None:
+            raise UsageError(self._no_instance(COMMANDS["wait"]))
+        at_most = seconds_of(call.words["DURATION"], "DURATION") if "DURATION" in call.words else None
+        instance = call.instance
+        Wait(self.engine(), instance, at_most=at_most).block()
+        self.last_shown = instance
+        return self._show_answer(Answer(f"{instance.id}: {instance.view().status.value}"))
+
+    def _store(self, call: Call) -> Any:
+        path = call.words.get("PATH")
+        if path is not None:
+            self.settings.store = path
+            self.engine()
+            return None
+        facts = self.engine().store.facts()
+        return self._show_answer(Answer("", ("fact", "value"), [(name, value) for name, value in facts.items()]))
+
+    def _show_answer(self, answer: Answer) -> Any:
+        if answer.instance is not None:
+            display = self._display(answer.instance)
+            display.show()
+            if self.headless or not self.settings.panel:
+                display.finish()
+            return self._value(answer.instance)
+        if answer.line:
+            print(answer.line)  # noqa: T201
+        if answer.columns and answer.rows:
+            from nbflow.jupyter.table import Table
+
+            return Table(answer.columns, answer.rows)
+        return None
+
+
+def _may_be_type(word: str) -> bool:
+    try:
+        names.event_type(word)
+    except UsageError:
+        return False
+    return word not in ("True", "False", "None")  # these begin a payload
+
+
+def _documented(method: Callable[..., Any], text: str) -> Callable[..., Any]:
+    """A function of its own with the help as its docstring: `%%workflow?` shows it."""
+
+    def workflow(line: str, *cell: str) -> Any:
+        return method(line, *cell)
+
+    workflow.__doc__ = text
+    return no_var_expand(workflow)  # type: ignore[no-any-return]

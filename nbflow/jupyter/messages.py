@@ -1,0 +1,248 @@
+"""What the front end may say, parsed strictly.
+
+A page is not trusted: a message is one of the classes below, with exactly its fields, or it is refused and nothing is done.
+Questions and commands carry an `id` that the answer repeats. Commands name the engine that the page believes to talk to, so
+that a click made for a kernel that is gone does nothing in the next one.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from nbflow.core.model import StepKey, StepState, StepType
+from nbflow.errors import UsageError, listed
+
+PAGE = 200
+_ID_CHARACTERS = 64
+_TEXT_CHARACTERS = 256
+_KEY_CHARACTERS = 1_000
+_INTEGER = 2**53
+_DEPTH = 64
+PAYLOAD_BYTES = 1 << 20
+
+
+class Control(StrEnum):
+    """The buttons that act on the whole instance."""
+
+    PAUSE = "pause"
+    RESUME = "resume"
+    TERMINATE = "terminate"
+    RETRY_NOW = "retry_now"
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """A view was drawn, or has heard nothing for a while, and asks for an answer."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """The page has received everything up to this seq."""
+
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class AskRows:
+    """Steps start…stop, in order of start, of those that match."""
+
+    id: str
+    start: int
+    stop: int
+    text: str
+    state: StepState | None
+
+
+@dataclass(frozen=True, slots=True)
+class AskStep:
+    """Everything about one step; *index* is where the page saw it."""
+
+    id: str
+    index: int
+    key: StepKey
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A click on Pause, Resume, Terminate or Retry now."""
+
+    id: str
+    engine: str
+    control: Control
+
+
+@dataclass(frozen=True, slots=True)
+class Decide:
+    """The answer to an open wait."""
+
+    id: str
+    engine: str
+    name: str
+    count: int
+    payload: Any
+
+
+@dataclass(frozen=True, slots=True)
+class CloseOutput:
+    """The panel's own ✕: take it out of the notebook, leave the line above."""
+
+    id: str
+
+
+Message = Hello | Heard | AskRows | AskStep | Command | Decide | CloseOutput
+Fields = Mapping[str, Any]
+_Word = TypeVar("_Word", bound=StrEnum)
+
+
+def parse(raw: object) -> Message:
+    """Give the message that *raw* is.
+
+    Raises:
+        UsageError: it is none; the text names what is wrong and never repeats more than a short piece of it.
+    """
+    if not isinstance(raw, dict):
+        msg = f"message is {type(raw).__name__}, not an object with a 'type'"
+        raise UsageError(msg)
+    kind = raw.get("type")
+    if not isinstance(kind, str) or kind not in _KINDS:
+        msg = f"message has the unknown type {_short(kind)}; known are {listed(sorted(_KINDS))}"
+        raise UsageError(msg)
+    build, fields = _KINDS[kind]
+    if unknown := sorted(_short(name) for name in raw.keys() - fields - {"type"}):
+        msg = f"message '{kind}' has unknown fields: {', '.join(unknown[:5])}"
+        raise UsageError(msg)
+    if missing := sorted(fields - raw.keys()):
+        msg = f"message '{kind}' lacks {listed(missing)}"
+        raise UsageError(msg)
+    return build(raw)
+
+
+def reply_id(raw: object) -> str | None:
+    """Give the id that an answer to *raw* can repeat, however malformed the rest is."""
+    found = raw.get("id") if isinstance(raw, dict) else None
+    return found if isinstance(found, str) and 0 < len(found) <= _ID_CHARACTERS else None
+
+
+def _hello(raw: Fields) -> Hello:
+    return Hello(_id(raw))
+
+
+def _heard(raw: Fields) -> Heard:
+    return Heard(_integer(raw, "seq", 0))
+
+
+def _ask_rows(raw: Fields) -> AskRows:
+    start, stop = _integer(raw, "start", 0), _integer(raw, "stop", 0)
+    if not start <= stop <= start + PAGE:
+        msg = f"message 'rows' asks for {start} to {stop}; at most {PAGE} rows at a time"
+        raise UsageError(msg)
+    state = _text(raw, "state", _TEXT_CHARACTERS)
+    return AskRows(_id(raw), start, stop, _text(raw, "text", _TEXT_CHARACTERS), _member(StepState, state) if state else None)
+
+
+def _ask_step(raw: Fields) -> AskStep:
+    return AskStep(_id(raw), _integer(raw, "index", 0), _step_key(raw["key"]))
+
+
+def _command(raw: Fields) -> Command:
+    return Command(_id(raw), _text(raw, "engine", _TEXT_CHARACTERS), _member(Control, _text(raw, "control", _TEXT_CHARACTERS)))
+
+
+def _decide(raw: Fields) -> Decide:
+    _check_payload(raw["payload"])
+    name, count = _text(raw, "name", _TEXT_CHARACTERS), _integer(raw, "count", 1)
+    return Decide(_id(raw), _text(raw, "engine", _TEXT_CHARACTERS), name, count, raw["payload"])
+
+
+def _close_output(raw: Fields) -> CloseOutput:
+    return CloseOutput(_id(raw))
+
+
+_KINDS: dict[str, tuple[Callable[[Fields], Message], frozenset[str]]] = {
+    "hello": (_hello, frozenset({"id"})),
+    "heard": (_heard, frozenset({"seq"})),
+    "rows": (_ask_rows, frozenset({"id", "start", "stop", "text", "state"})),
+    "step": (_ask_step, frozenset({"id", "index", "key"})),
+    "command": (_command, frozenset({"id", "engine", "control"})),
+    "decide": (_decide, frozenset({"id", "engine", "name", "count", "payload"})),
+    "close": (_close_output, frozenset({"id"})),
+}
+
+
+def _id(raw: Fields) -> str:
+    found = _text(raw, "id", _ID_CHARACTERS)
+    if not found:
+        raise UsageError("message has an empty 'id'")
+    return found
+
+
+def _text(raw: Fields, field: str, limit: int) -> str:
+    value = raw[field]
+    if not isinstance(value, str):
+        msg = f"'{field}' is {type(value).__name__}, not text"
+        raise UsageError(msg)
+    if len(value) > limit:
+        msg = f"'{field}' has {len(value)} characters; at most {limit}"
+        raise UsageError(msg)
+    return value
+
+
+def _integer(raw: Fields, field: str, least: int) -> int:
+    value = raw[field]
+    if type(value) is not int or not least <= value <= _INTEGER:  # a bool is an int to isinstance
+        msg = f"'{field}' is {_short(value)}, not a whole number from {least}"
+        raise UsageError(msg)
+    return value
+
+
+def _member(words: type[_Word], value: str) -> _Word:
+    try:
+        return words(value)
+    except ValueError:
+        msg = f"{_short(value)} is none of {listed([word.value for word in words])}"
+        raise UsageError(msg) from None
+
+
+def _step_key(value: object) -> StepKey:
+    if not isinstance(value, list) or len(value) != 4:
+        raise UsageError("'key' is not a list of type, name, count and item key")
+    kind, _name, _count, item = value
+    raw = {"type": kind, "name": _name, "count": _count, "item": item}
+    name, count = _text(raw, "name", _TEXT_CHARACTERS), _integer(raw, "count", 1)
+    kind = _member(StepType, _text(raw, "type", _TEXT_CHARACTERS))
+    return StepKey(kind, name, count, None if item is None else _text(raw, "item", _KEY_CHARACTERS))
+
+
+def _check_payload(payload: object) -> None:
+    """Refuse what is no JSON, too deep or too long before anything is done with it."""
+    level = [payload]
+    for _ in range(_DEPTH):
+        level = [child for value in level for child in _children(value)]
+        if not level:
+            break
+    else:
+        msg = f"'payload' is nested more than {_DEPTH} deep"
+        raise UsageError(msg)
+    try:
+        size = len(json.dumps(payload, allow_nan=False).encode())
+    except (TypeError, ValueError) as error:
+        msg = f"'payload' is no JSON: {error}"
+        raise UsageError(msg) from None
+    if size > PAYLOAD_BYTES:
+        msg = f"'payload' has {size:,} bytes; at most {PAYLOAD_BYTES:,}"
+        raise UsageError(msg)
+
+
+def _children(value: object) -> list[object]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return value if isinstance(value, list) else []
+
+
+def _short(value: object) -> str:
+    text = repr(value) if isinstance(value, str | int | float | bool | None) else type(value).__name__
+    return text if len(text) <= 40 else f"{text[:37]}…"

@@ -1,0 +1,393 @@
+"""The panel: one widget per instance in this process, told what is new by one thread of its own.
+
+Data goes one way: feed → `turn` → one trait. A click is a message, parsed strictly, acted on in another thread, answered
+by its id. Nothing here may hurt a step: whatever fails while telling the page is dropped and told again at the next turn.
+"""
+
+import functools
+import pathlib
+import threading
+import uuid
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import anywidget
+import traitlets
+
+from nbflow.clock import Clock, SystemClock
+from nbflow.errors import NbflowError
+from nbflow.jupyter import snapshot
+from nbflow.jupyter.display import Display
+from nbflow.jupyter.messages import (
+    AskRows,
+    AskStep,
+    CloseOutput,
+    Command,
+    Control,
+    Decide,
+    Heard,
+    Hello,
+    Message,
+    parse,
+    reply_id,
+)
+from nbflow.jupyter.pace import Pace, Send
+from nbflow.store.views import InstanceView, StepView
+
+if TYPE_CHECKING:
+    from nbflow.engine.instance import WorkflowInstance
+
+__all__ = ["Display", "Panel", "close_all", "panel_for"]
+
+_STATIC = pathlib.Path(__file__).parent / "static"
+_NAMESPACE = uuid.UUID("0f3e7a52-7d0b-5c3e-9a54-6e62666c6f77")
+_BACKLOG = 100
+_DISPLAYS = 20
+
+# By model id. Two widgets with one model id silently kill the first one's views, so there is never a second.
+_panels: dict[str, "Panel"] = {}
+_panels_lock = threading.RLock()
+
+
+def model_id_for(inst: "WorkflowInstance") -> str:
+    """The widget's id: the same in every kernel, so that a page finds its panel again after a restart and a reload."""
+    created = inst.created_at.isoformat()
+    return uuid.uuid5(_NAMESPACE, f"{inst.engine.uid}/{inst.workflow_name}/{inst.id}/{created}").hex
+
+
+def panel_for(inst: "WorkflowInstance") -> "Panel":
+    """Give the one panel of this instance in this process, made at the first call."""
+    model_id = model_id_for(inst)
+    with _panels_lock:
+        panel = _panels.get(model_id)
+        if panel is None:
+            panel = _panels[model_id] = Panel(inst, model_id=model_id)
+            panel.start()
+        else:
+            panel.follow(inst)
+        return panel
+
+
+def close_all() -> None:
+    """Take every panel out of its notebook; the lines above them stay."""
+    with _panels_lock:
+        panels = list(_panels.values())
+        _panels.clear()
+    for panel in panels:
+        panel.retire()
+
+
+class Panel(anywidget.AnyWidget):  # type: ignore[misc]
+    """The widget of one instance.
+
+    Attributes:
+        state: all that is pushed to the page (`snapshot.state_json`), with a rising `seq`.
+        hello_seen: set when a page has drawn the panel since it was last displayed.
+    """
+
+    _esm = _STATIC / "panel.js"
+    _css = _STATIC / "panel.css"
+    state = traitlets.Dict().tag(sync=True)
+
+    def __init__(self, inst: "WorkflowInstance", *, model_id: str, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._inst = inst
+        self._seq = 1
+        self._lock = threading.RLock()
+        self._wake = threading.Event()
+        self._retired = False
+        self._thread: threading.Thread | None = None
+        self._forced = False
+        self._told: dict[str, Any] = {}
+        self._at_work = False
+        self._trouble = ""
+        self._displays: deque[Display] = deque(maxlen=_DISPLAYS)
+        self._commands, self._questions = _Lane("nbflow-panel-commands"), _Lane("nbflow-panel-questions")
+        self._pace = Pace(sent_any=self._clock.monotonic())
+        self.hello_seen = threading.Event()
+        self._unsubscribe = inst.engine.feed.subscribe(self._changed)
+        super().__init__(model_id=model_id, state=self._read(inst.view()))
+        _route_clicks(self.comm)
+        self._pace.sent(self._clock.monotonic())
+        self.on_msg(self._on_message)
+
+    def start(self) -> None:
+        """Start the thread that tells the page what is new."""
+        self._thread = threading.Thread(target=self._run, name="nbflow-panel", daemon=True)
+        self._thread.start()
+
+    def follow(self, inst: "WorkflowInstance") -> None:
+        """Show the same instance as another engine of this process has it, if it is another."""
+        if inst.engine is self._inst.engine:
+            return
+        with self._lock:
+            self._unsubscribe()
+            self._inst, self._unsubscribe = inst, inst.engine.feed.subscribe(self._changed)
+            self._forced = True
+        self._changed(0)
+
+    def attach(self, display: Display) -> None:
+        """Keep *display*'s twin true from now on."""
+        self.hello_seen.clear()
+        self._displays.append(display)
+
+    def retire(self) -> None:
+        """Empty the outputs, end the thread, close the widget."""
+        self._retired = True
+        self._unsubscribe()
+        self._wake.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(1.0)
+        self._empty_outputs()
+        _silently(self.close)
+
+    def turn(self) -> float | None:
+        """Send what is due now; give the seconds until the next turn, None where nothing is due before something happens."""
+        with self._lock:
+            now = self._clock.monotonic()
+            match self._pace.due(now, at_work=self._at_work):
+                case Send.STATE:
+                    self._send_state(now)
+                case Send.ALIVE:
+                    self._send_alive(now)
+                case Send.HEAD:
+                    self._send_alive(now, head=True)
+                case Send.NOTHING:
+                    pass
+            waits = [self._pace.wait(now, at_work=self._at_work)]
+            if not self._pace.away(now):
+                waits += [display.due_in(now) for display in self._displays]
+            return min((wait for wait in waits if wait is not None), default=None)
+
+    def set_state(self, sync_data: dict[str, Any]) -> None:
+        """Take no trait from a page: pages speak in messages."""
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        from nbflow.jupyter import fallback
+
+        self.hello_seen.clear()
+        data, metadata = super()._repr_mimebundle_(**kwargs) or ({}, {})
+        return {**data, "text/plain": fallback.text(self._inst.view())}, metadata
+
+    # -- telling
+
+    def _run(self) -> None:
+        while not self._retired:
+            try:
+                timeout = self.turn()
+            except Exception:  # noqa: BLE001 - whatever breaks here must not end the panel, let alone a step
+                timeout = 1.0
+            self._wake.wait(timeout)
+            self._wake.clear()
+
+    def _changed(self, created_seq: int) -> None:
+        if created_seq in (0, self._inst.created_seq):
+            self._pace.changed()
+            self._wake.set()
+
+    def _read(self, view: InstanceView) -> dict[str, Any]:
+        self._at_work = snapshot.at_work(view)
+        first = 0 if view.total <= snapshot.FEW_ROWS else view.total - snapshot.FEW_ROWS // 2
+        _, rows = self._inst.rows(first, first + snapshot.FEW_ROWS)
+        engine = self._inst.engine.engine_id
+        return snapshot.state_json(view, rows, first=first, engine=engine, seq=self._seq, now=self._clock.now())
+
+    def _send_state(self, now: float) -> None:
+        self._pace.looked_at(now)
+        try:
+            view = self._inst.view()
+            state = self._read(view)
+        except NbflowError as error:
+            if self._trouble != str(error):
+                self._trouble = str(error)
+                self._send_alive(now)
+            return
+        cleared, self._trouble = self._trouble, ""
+        news = {name: value for name, value in state.items() if name not in ("seq", "now")}
+        if news != self._told or self._forced:
+            self._seq += 1
+            state["seq"] = self._seq
+            try:
+                self.state = state
+            except Exception:  # noqa: BLE001 - a closed socket; the next turn tries again
+                self._pace.changed()
+            else:
+                self._told, self._forced = news, False
+                self._pace.sent(now)
+        elif cleared:
+            self._send_alive(now)
+        self._refresh_displays(view, now)
+
+    def _send_alive(self, now: float, *, head: bool = False) -> None:
+        message = {"type": "alive", "engine": self._inst.engine.engine_id, "seq": self._seq, "trouble": self._trouble[:300]}
+        if head:
+            view = _silently(self._inst.view)
+            if view is not None:
+                self._at_work = snapshot.at_work(view)
+                message["head"] = snapshot.head_json(view)
+                if view.settled:
+                    self._refresh_displays(view, now)
+        self._say({**message, "now": snapshot.millis(self._clock.now())})
+        self._pace.sent(now)
+        if not head:
+            self._refresh_displays(None, now)
+
+    def _refresh_displays(self, view: InstanceView | None, now: float) -> None:
+        for display in list(self._displays):
+            display.refresh(view, now)
+
+    def _say(self, content: dict[str, Any]) -> None:
+        _silently(functools.partial(self.send, content))
+
+    # -- listening; on whatever thread the kernel delivers, so only notes and hands over
+
+    def _on_message(self, _widget: object, content: object, _buffers: object) -> None:
+        try:
+            message = parse(content)
+        except NbflowError as error:
+            self._answer(reply_id(content), error=str(error))
+            return
+        self._hear()
+        match message:
+            case Hello():
+                self.hello_seen.set()
+                with self._lock:
+                    self._forced = True
+                self._pace.changed()
+                engine, now = self._inst.engine.engine_id, snapshot.millis(self._clock.now())
+                self._answer(message.id, engine=engine, now=now, seq=self._seq)
+                self._wake.set()
+            case Heard():
+                pass
+            case Command() | Decide():
+                self._hand_over(self._commands, message)
+            case AskRows() | AskStep() | CloseOutput():
+                self._hand_over(self._questions, message)
+
+    def _hear(self) -> None:
+        was_dirty = self._pace.dirty
+        self._pace.heard(self._clock.monotonic())
+        if self._pace.dirty and not was_dirty:
+            self._wake.set()
+
+    def _hand_over(self, lane: "_Lane", message: Message) -> None:
+        if not lane.put(functools.partial(self._act, message)):
+            self._answer(message.id, error="too many requests are waiting; try again")  # type: ignore[union-attr]
+
+    def _act(self, message: Message) -> None:
+        try:
+            match message:
+                case Command() | Decide() if message.engine != self._inst.engine.engine_id:
+                    text = "this panel was drawn by a kernel that is gone; nothing was done; run the cell again"
+                    self._answer(message.id, error=text)
+                case Command():
+                    self._control(message.control)
+                    self._answer(message.id)
+                case Decide():
+                    self._inst.answer(message.name, message.count, message.payload)
+                    self._answer(message.id)
+                case AskRows():
+                    self._answer(message.id, rows=self._rows(message))
+                case AskStep():
+                    self._answer(message.id, step=self._step(message))
+                case CloseOutput():
+                    self._answer(message.id)
+                    self._empty_outputs()
+        except NbflowError as error:
+            self._answer(message.id, error=str(error))  # type: ignore[union-attr]
+        except Exception as error:  # noqa: BLE001 - the page is told, whatever it was
+            self._answer(message.id, error=f"{type(error).__name__}: {error}")  # type: ignore[union-attr]
+
+    def _control(self, control: Control) -> None:
+        acts: dict[Control, Callable[[], object]] = {
+            Control.PAUSE: self._inst.pause,
+            Control.RESUME: self._inst.resume,
+            Control.TERMINATE: self._inst.terminate,
+            Control.RETRY_NOW: self._inst.retry_now,
+        }
+        acts[control]()
+
+    def _rows(self, ask: AskRows) -> dict[str, Any]:
+        version = self._inst.view().version
+        if not ask.text and ask.state is None:
+            total, page = self._inst.rows(ask.start, ask.stop)
+            items = [snapshot.row_json(ask.start + place, step) for place, step in enumerate(page)]
+        else:
+            _, steps = self._inst.rows(0, None)
+            found = [pair for pair in enumerate(steps) if snapshot.matches(pair[1], ask.text, ask.state)]
+            total, items = len(found), [snapshot.row_json(index, step) for index, step in found[ask.start : ask.stop]]
+        return {"total": total, "start": ask.start, "version": version, "items": items}
+
+    def _step(self, ask: AskStep) -> dict[str, Any] | None:
+        wanted = [ask.key.type.value, ask.key.name, ask.key.count, ask.key.key]
+
+        def found(start: int, stop: int | None) -> tuple[int, StepView] | None:
+            _, steps = self._inst.rows(start, stop)
+            return next((pair for pair in enumerate(steps, start) if snapshot.key_json(pair[1]) == wanted), None)
+
+        pair = found(ask.index, ask.index + 1) or found(0, None)
+        return None if pair is None else snapshot.detail_json(*pair)
+
+    def _answer(self, message_id: str | None, *, error: str | None = None, **more: Any) -> None:
+        content: dict[str, Any] = {"type": "answer", "id": message_id, "ok": error is None, **more}
+        if error is not None:
+            content["error"] = snapshot.plain(error, 2_000)
+        self._say(content)
+
+    def _empty_outputs(self) -> None:
+        for display in list(self._displays):
+            display.close()
+        self._displays.clear()
+
+
+class _Lane:
+    """Runs what it is given, in order, in a daemon thread that lives while there is something to run."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._running = False
+
+    def put(self, task: Callable[[], None]) -> bool:
+        """Take *task*; False where too many wait already."""
+        with self._lock:
+            if len(self._waiting) >= _BACKLOG:
+                return False
+            self._waiting.append(task)
+            if not self._running:
+                self._running = True
+                threading.Thread(target=self._run, name=self._name, daemon=True).start()
+        return True
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._running = False
+                    return
+                task = self._waiting.popleft()
+            _silently(task)
+
+
+def _route_clicks(comm: object) -> None:
+    """Let clicks in while a cell is busy.
+
+    ipykernel 7.4 sends what a page says on a comm to the subshell that last published on it, which for a widget made in a
+    cell is the main shell, busy with that cell. Told to keep the subshell that the page asked for, it delivers at once.
+    This is private there; where it is absent or has changed, clicks arrive when the cell has ended.
+    """
+    try:
+        if hasattr(comm, "_reply_subshell_for"):
+            comm._reply_subshell_for = lambda _content, asked: asked  # noqa: SLF001
+    except Exception:  # noqa: BLE001
+        pass
+
+
+def _silently(act: Callable[[], Any]) -> Any:
+    """Do *act*; None where it fails: telling the page must never hurt a step."""
+    try:
+        return act()
+    except Exception:  # noqa: BLE001
+        return None

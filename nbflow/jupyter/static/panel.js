@@ -1,0 +1,1763 @@
+// @ts-check
+// The panel of one workflow instance. One module, no imports, no build.
+//
+// Order: words and arithmetic (pure, tested by `node --test`), DOM helpers, the link to the kernel, the parts of the page,
+// `render`. Text of users and steps reaches the page by `textContent` only. Rows and buttons are changed in place, so that
+// focus and scroll position survive every update.
+
+/** @typedef {{type: string, message: string, traceback?: string}} Failure */
+/** @typedef {[string, string, number, string | null]} StepKey type, name, count, key of a map item */
+/**
+ * @typedef {object} Head
+ * @property {string} status
+ * @property {boolean} settled
+ * @property {boolean} here
+ * @property {string} owner
+ * @property {boolean | null} alive
+ * @property {number | null} started
+ * @property {number | null} ended
+ * @property {number | null} changed
+ * @property {number} done
+ * @property {number} total
+ * @property {number} running
+ * @property {number} retrying
+ * @property {number} failed
+ * @property {number} waiting
+ * @property {number} replayed
+ * @property {number} unreached
+ * @property {[string, string, number | null] | null} sleeping
+ * @property {string | null} interrupted
+ * @property {Failure | null} error
+ * @property {number} version
+ */
+/**
+ * @typedef {object} Row
+ * @property {number} i
+ * @property {StepKey} key
+ * @property {string} state
+ * @property {number} [attempt]
+ * @property {number | null} [limit]
+ * @property {number | null} [started]
+ * @property {number | null} [ended]
+ * @property {number | null} [due]
+ * @property {string | null} [event]
+ * @property {boolean} [replayed]
+ * @property {boolean} [stale]
+ * @property {string} [note]
+ */
+/** @typedef {{name: string, count: number, event: string, prompt: string, due: number | null, since: number, schema: any}} Wait */
+/**
+ * @typedef {object} State
+ * @property {number} seq
+ * @property {string} engine
+ * @property {number} now
+ * @property {string} workflow
+ * @property {string} id
+ * @property {string} params
+ * @property {string} output
+ * @property {Head} head
+ * @property {Wait[]} waits
+ * @property {{start: number, items: Row[]}} rows
+ */
+/** @typedef {{number: number, state: string, started: number, seconds: number | null, error: Failure | null}} Attempt */
+/** @typedef {{row: Row, preview: any, error: Failure | null, attempts: Attempt[], logs: string}} Detail */
+
+export const ROW_HEIGHT = 24;
+export const PAGE = 200;
+export const LIST_HEIGHT = 312;
+const ANSWER_MS = 3000;
+const SILENCE_MS = 15000;
+const HEARD_MS = 2000;
+const SPOKEN_MS = 2000;
+const REFRESH_MS = 500;
+
+// ---------------------------------------------------------------------------------------------------------------- words
+
+/** @type {Record<string, {icon: string, word: string, tone: string}>} */
+const STATUS = {
+  queued: { icon: "queued", word: "Queued", tone: "muted" },
+  running: { icon: "running", word: "Running", tone: "blue" },
+  waiting: { icon: "sleeping", word: "Waiting", tone: "violet" },
+  paused: { icon: "paused", word: "Paused", tone: "muted" },
+  waitingForPause: { icon: "paused", word: "Pausing", tone: "muted" },
+  rollingBack: { icon: "rolling", word: "Rolling back", tone: "violet" },
+  errored: { icon: "failed", word: "Errored", tone: "red" },
+  terminated: { icon: "stopped", word: "Terminated", tone: "muted" },
+  complete: { icon: "done", word: "Complete", tone: "green" },
+};
+
+/** @type {Record<string, {icon: string, word: string, tone: string}>} */
+const STEP = {
+  running: { icon: "running", word: "running", tone: "blue" },
+  retrying: { icon: "retrying", word: "retrying", tone: "amber" },
+  sleeping: { icon: "sleeping", word: "sleeping", tone: "violet" },
+  waiting: { icon: "waiting", word: "waiting for you", tone: "pink" },
+  finished: { icon: "done", word: "done", tone: "green" },
+  failed: { icon: "failed", word: "failed", tone: "red" },
+  cancelled: { icon: "cancelled", word: "cancelled", tone: "muted" },
+  interrupted: { icon: "interrupted", word: "interrupted", tone: "orange" },
+};
+
+const FINISHED = ["complete", "errored", "terminated"];
+
+/**
+ * A duration in at most two units. `whole` leaves out tenths, for what is still counting.
+ * @param {number} ms
+ * @param {boolean} [whole]
+ */
+export function duration(ms, whole = false) {
+  const seconds = Math.max(0, ms) / 1000;
+  if (seconds < 10 && !whole) return `${seconds.toFixed(1)}s`;
+  const rounded = whole ? Math.floor(seconds) : Math.round(seconds);
+  if (rounded < 60) return `${rounded}s`;
+  const pad = (/** @type {number} */ n) => String(n).padStart(2, "0");
+  if (rounded < 3600) return `${Math.floor(rounded / 60)}m${pad(rounded % 60)}s`;
+  if (rounded < 86400) return `${Math.floor(rounded / 3600)}h${pad(Math.floor((rounded % 3600) / 60))}m`;
+  return `${Math.floor(rounded / 86400)}d ${Math.floor((rounded % 86400) / 3600)}h`;
+}
+
+/**
+ * A moment of today as a time, of another day with its date.
+ * @param {number} at
+ * @param {number} now
+ */
+export function moment(at, now) {
+  const date = new Date(at);
+  const today = new Date(now).toDateString() === date.toDateString();
+  const time = date.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
+  return today ? time : `${date.toLocaleDateString([], { day: "numeric", month: "short" })} ${time}`;
+}
+
+/** @param {number} n */
+export function thousands(n) {
+  return String(n).replace(/\B(?=(\d{3})+$)/g, ",");
+}
+
+/**
+ * How the header says the status.
+ * @param {Head} head
+ * @returns {{icon: string, word: string, tone: string}}
+ */
+export function statusWords(head) {
+  if (head.interrupted !== null && head.interrupted !== undefined) {
+    return { icon: "interrupted", word: "Interrupted", tone: "orange" };
+  }
+  if (head.status === "waiting" && head.waiting > 0) return { icon: "waiting", word: "Waiting for you", tone: "pink" };
+  if (head.status === "waiting" && head.sleeping && head.sleeping[1] === "retry") {
+    return { icon: "retrying", word: "Retrying", tone: "amber" };
+  }
+  if (head.status === "waiting" && head.sleeping) return { icon: "sleeping", word: "Sleeping", tone: "violet" };
+  return STATUS[head.status] ?? { icon: "queued", word: head.status, tone: "muted" };
+}
+
+/**
+ * The clock beside the status: how long it took, has been running, or sleeps.
+ * @param {Head} head
+ * @param {number} now
+ */
+export function elapsed(head, now) {
+  if (head.started === null || head.started === undefined) return "";
+  if (head.ended) return duration(head.ended - head.started);
+  return duration(now - head.started, true);
+}
+
+/**
+ * How a row says where its step stands.
+ * @param {Row} row
+ * @param {number} now
+ * @returns {{icon: string, tone: string, text: string}}
+ */
+export function stepWords(row, now) {
+  const { icon, word, tone } = STEP[row.state] ?? { icon: "queued", word: row.state, tone: "muted" };
+  const attempt = row.attempt ?? 0;
+  const tries = attempt > 1 || row.state === "retrying" ? `attempt ${attempt}${row.limit ? ` of ${row.limit}` : ""}` : "";
+  const left = row.due ? duration(row.due - now, true) : "";
+  switch (row.state) {
+    case "finished":
+      if (row.stale) return { icon: "replayed", tone: "amber", text: "code changed" };
+      if (row.replayed) return { icon: "replayed", tone, text: "from history" };
+      return { icon, tone, text: tries ? `${word} · ${tries}` : word };
+    case "retrying":
+      return { icon, tone, text: [tries || word, left && `next in ${left}`].filter(Boolean).join(" · ") };
+    case "sleeping":
+      return { icon, tone, text: left ? `wakes in ${left}` : word };
+    case "waiting":
+      return { icon, tone, text: left ? `waiting · ${left} left` : word };
+    case "failed":
+      return { icon, tone, text: attempt > 1 ? `${word} after ${attempt} attempts` : word };
+    default:
+      return { icon, tone, text: tries ? `${word} · ${tries}` : word };
+  }
+}
+
+/**
+ * How long a step took, or has been at it.
+ * @param {Row} row
+ * @param {number} now
+ */
+export function stepTime(row, now) {
+  if (!row.started) return "";
+  if (row.ended) return duration(row.ended - row.started);
+  return duration(now - row.started, true);
+}
+
+/** @param {StepKey} key */
+export function stepName(key) {
+  const [, name, count, item] = key;
+  const text = count > 1 ? `${name} #${count}` : name;
+  return item === null || item === undefined ? text : `${text}[${item}]`;
+}
+
+/**
+ * The parts of the progress line, most important first.
+ * @param {Head} head
+ * @param {number | null} rate steps per second
+ * @returns {string[]}
+ */
+export function progress(head, rate) {
+  const finished = FINISHED.includes(head.status);
+  const parts = [
+    head.done === head.total
+      ? `${thousands(head.total)} step${head.total === 1 ? "" : "s"}`
+      : `${thousands(head.done)}/${thousands(head.total)} steps`,
+  ];
+  const counted = (/** @type {number} */ n, /** @type {string} */ what) => n > 0 && parts.push(`${thousands(n)} ${what}`);
+  counted(head.failed, "failed");
+  if (!finished) {
+    counted(head.retrying, "retrying");
+    counted(head.waiting, "waiting");
+  }
+  counted(head.replayed, "from history");
+  counted(head.unreached, "not reached by the present code");
+  if (!finished && rate !== null && head.status === "running") {
+    parts.push(rate >= 1 ? `${rate.toFixed(1)} steps/s` : `${(rate * 60).toFixed(rate * 60 < 10 ? 1 : 0)} steps/min`);
+    const open = head.total - head.done;
+    if (open >= 3) parts.push(`about ${duration((open / rate) * 1000)} left`);
+  }
+  return parts;
+}
+
+/**
+ * Steps a second over the last minute; null while there is too little to go by.
+ * @param {{at: number, done: number}[]} samples oldest first
+ */
+export function rateOf(samples) {
+  if (samples.length < 2) return null;
+  const first = samples[0];
+  const last = samples[samples.length - 1];
+  const seconds = (last.at - first.at) / 1000;
+  const done = last.done - first.done;
+  return seconds >= 3 && done >= 2 ? done / seconds : null;
+}
+
+/**
+ * The samples with one more, those of the last minute.
+ * @param {{at: number, done: number}[]} samples
+ * @param {number} at
+ * @param {number} done
+ */
+export function sampled(samples, at, done) {
+  const last = samples[samples.length - 1];
+  if (last && done < last.done) return [{ at, done }];
+  if (last && at - last.at < 250) return samples;
+  return [...samples.filter((sample) => at - sample.at <= 60000), { at, done }];
+}
+
+/**
+ * The bar's segments as shares of the whole, in order.
+ * @param {Head} head
+ * @returns {{tone: string, share: number}[]}
+ */
+export function barShares(head) {
+  const total = Math.max(1, head.total);
+  const replayed = Math.min(head.replayed, head.done);
+  return [
+    { tone: "replayed", share: replayed / total },
+    { tone: "done", share: (head.done - replayed) / total },
+    { tone: "failed", share: head.failed / total },
+    { tone: "retrying", share: head.retrying / total },
+    { tone: "running", share: head.running / total },
+    { tone: "waiting", share: head.waiting / total },
+  ].filter((segment) => segment.share > 0);
+}
+
+/**
+ * Which controls can work now, and for the others why not; an empty reason means that it works.
+ * @param {Head} head
+ * @returns {{pause: string, resume: string, terminate: string, retry_now: string, shown: "pause" | "resume"}}
+ */
+export function controls(head) {
+  const finished = FINISHED.includes(head.status);
+  const interrupted = head.interrupted !== null && head.interrupted !== undefined;
+  const ownerless = !finished && !head.here && (!head.owner || head.alive === false);
+  const status = head.status;
+  const word = statusWords(head).word.toLowerCase();
+  const resumable = ["paused", "waitingForPause", "errored"].includes(status) || interrupted || ownerless;
+  let pause = "";
+  if (finished) pause = `nothing to pause: it is ${word}`;
+  else if (status === "paused" || status === "waitingForPause") pause = `it is ${word} already`;
+  else if (status === "rollingBack") pause = "a rollback can't be paused";
+  return {
+    pause,
+    resume: resumable ? "" : finished ? `nothing to resume: it is ${word}` : "it is not paused",
+    terminate: finished ? `nothing to stop: it is ${word}` : "",
+    retry_now: head.retrying > 0 && !finished ? "" : "nothing waits for a retry",
+    shown: resumable ? "resume" : "pause",
+  };
+}
+
+/**
+ * What Approve and Reject send for a wait, or null where it needs a form.
+ * @param {any} schema a JSON schema, or none
+ * @returns {((approved: boolean) => any) | null}
+ */
+export function decision(schema) {
+  if (schema === null || schema === undefined) return (approved) => ({ approved });
+  if (typeof schema !== "object") return null;
+  if (schema.type === "boolean") return (approved) => approved;
+  const names = Object.keys(schema.properties ?? {});
+  if (names.length === 1 && schema.properties[names[0]]?.type === "boolean") {
+    return (approved) => ({ [names[0]]: approved });
+  }
+  return null;
+}
+
+/**
+ * A first payload for the JSON box.
+ * @param {any} schema
+ * @param {number} [depth]
+ * @returns {any}
+ */
+export function skeleton(schema, depth = 0) {
+  if (schema === null || schema === undefined) return { approved: true };
+  if (typeof schema !== "object" || depth > 4) return null;
+  if ("default" in schema) return schema.default;
+  if ("const" in schema) return schema.const;
+  if (Array.isArray(schema.enum) && schema.enum.length) return schema.enum[0];
+  if (schema.properties) {
+    const entries = Object.entries(schema.properties).map(([name, part]) => [name, skeleton(part, depth + 1)]);
+    return Object.fromEntries(entries);
+  }
+  const kinds = { boolean: false, integer: 0, number: 0, string: "", array: [], object: {} };
+  return kinds[/** @type {keyof typeof kinds} */ (schema.type)] ?? null;
+}
+
+/**
+ * What the JSON box holds.
+ * @param {string} text
+ * @returns {{ok: true, payload: any} | {ok: false, error: string}}
+ */
+export function readPayload(text) {
+  if (!text.trim()) return { ok: true, payload: null };
+  try {
+    return { ok: true, payload: JSON.parse(text) };
+  } catch (error) {
+    return { ok: false, error: `not JSON: ${error instanceof Error ? error.message : error}` };
+  }
+}
+
+/**
+ * The rows to draw: those in sight and some above and below.
+ * @param {number} scrollTop
+ * @param {number} height
+ * @param {number} total
+ * @returns {[number, number]}
+ */
+export function visibleRange(scrollTop, height, total) {
+  const above = 8;
+  const first = Math.max(0, Math.floor(scrollTop / ROW_HEIGHT) - above);
+  const last = Math.min(total, Math.ceil((scrollTop + height) / ROW_HEIGHT) + above);
+  return [Math.min(first, last), last];
+}
+
+/**
+ * What to ask of the kernel for these rows: a whole page where one is missing, the rows in sight where they are old.
+ * @param {number} first
+ * @param {number} last
+ * @param {(index: number) => number | undefined} versionOf what version of the instance a known row is of
+ * @param {number} version
+ * @returns {{start: number, stop: number, missing: boolean} | null}
+ */
+export function toAsk(first, last, versionOf, version) {
+  let old = false;
+  for (let index = first; index < last; index++) {
+    const known = versionOf(index);
+    if (known === undefined) {
+      const start = Math.max(0, Math.min(index, Math.floor((first + last - PAGE) / 2)));
+      return { start, stop: start + PAGE, missing: true };
+    }
+    if (known < version) old = true;
+  }
+  return old ? { start: first, stop: Math.min(last, first + PAGE), missing: false } : null;
+}
+
+/**
+ * Whether the panel may be believed, and what to say where it may not.
+ * @param {object} link
+ * @param {string | null} link.engine the engine that answered hello
+ * @param {number} link.opened when the view was drawn
+ * @param {number} link.news when anything came last
+ * @param {string} link.kernel what the page knows of the kernel, "" for nothing
+ * @param {boolean} link.other something came from another engine
+ * @param {number} now
+ * @returns {{live: boolean, grey: boolean, text: string}}
+ */
+export function freshness(link, now) {
+  const since = `no news since ${moment(link.news, now)}`;
+  if (link.kernel) return { live: false, grey: true, text: `${since}: the kernel was ${link.kernel}. Run the cell again.` };
+  if (link.other) return { live: false, grey: true, text: `${since}: another engine answers. Run the cell again.` };
+  if (now - link.news > SILENCE_MS) {
+    return { live: false, grey: true, text: `${since}: kernel busy, stopped or restarted. Run the cell again.` };
+  }
+  if (link.engine === null) {
+    const late = now - link.opened > ANSWER_MS;
+    return { live: false, grey: false, text: late ? "connecting… the kernel is busy, or has restarted" : "connecting…" };
+  }
+  return { live: true, grey: false, text: "" };
+}
+
+/**
+ * @typedef {object} Output a stored preview, ready to be drawn
+ * @property {"none" | "text" | "table" | "image" | "heat"} kind
+ * @property {string} caption
+ * @property {string} [text]
+ * @property {{name: string, type: string}[]} [columns]
+ * @property {string[][]} [rows] with the index first, where there is one
+ * @property {boolean} [indexed]
+ * @property {string} [png] base64
+ * @property {number[][]} [heat] 0…255
+ */
+
+/**
+ * What can be drawn of a stored preview (`values/preview.py` says its shapes).
+ * @param {any} preview
+ * @returns {Output[]}
+ */
+export function outputs(preview) {
+  if (preview === null || preview === undefined || typeof preview !== "object") return [{ kind: "none", caption: "no output" }];
+  const shape = Array.isArray(preview.shape) ? preview.shape.map(thousands).join(" × ") : "";
+  switch (preview.kind) {
+    case "table": {
+      const columns = list(preview.columns).map((column) => ({ name: String(column?.name ?? ""), type: String(column?.dtype ?? "") }));
+      const indexed = Array.isArray(preview.index);
+      const rows = list(preview.head).map((row, place) => (indexed ? [preview.index[place], ...list(row)] : list(row)).map(cell));
+      const more = Array.isArray(preview.shape) && rows.length < preview.shape[0] ? ` · first ${rows.length} rows` : "";
+      const titles = indexed ? [{ name: "", type: "" }, ...columns] : columns;
+      return [{ kind: "table", caption: `table ${shape}${more}`, columns: titles, rows, indexed }];
+    }
+    case "array": {
+      const facts = ["min", "mean", "max"].filter((fact) => typeof preview[fact] === "number");
+      const told = facts.map((fact) => `${fact} ${Number(preview[fact].toPrecision(4))}`);
+      const caption = [`array ${shape || "0-d"}`, String(preview.dtype ?? ""), ...told].join(" · ");
+      const rows = list(preview.head).map((row) => list(row).map(cell));
+      /** @type {Output[]} */
+      const parts = [{ kind: "table", caption, columns: [], rows }];
+      if (Array.isArray(preview.heat)) parts.push({ kind: "heat", caption: "low to high, light to dark", heat: preview.heat });
+      return parts;
+    }
+    case "image": {
+      const caption = `picture ${preview.width} × ${preview.height}`;
+      const whole = typeof preview.png === "string" && /^[A-Za-z0-9+/=]+$/.test(preview.png);
+      return whole ? [{ kind: "image", caption, png: preview.png }] : [{ kind: "none", caption: `${caption}, too large to be shown here` }];
+    }
+    case "bytes":
+      return [{ kind: "text", caption: `${thousands(Number(preview.size ?? 0))} bytes`, text: String(preview.head ?? "") }];
+    default: {
+      const caption = preview.truncated ? "the beginning of it" : "";
+      return [{ kind: "text", caption, text: String(preview.text ?? preview.line ?? "") }];
+    }
+  }
+}
+
+/** @param {any} value @returns {any[]} */
+function list(value) {
+  return Array.isArray(value) ? value : [];
+}
+
+/** @param {any} value */
+function cell(value) {
+  return value !== null && typeof value === "object" ? JSON.stringify(value) : String(value ?? "");
+}
+
+// ------------------------------------------------------------------------------------------------------------------ DOM
+
+/** Drawn on 16 × 16, stroked unless filled. @type {Record<string, {path: string, filled?: boolean}>} */
+const ICONS = {
+  queued: { path: "M8 3a5 5 0 1 0 0 10A5 5 0 0 0 8 3z" },
+  running: { path: "M8 3.5a4.5 4.5 0 1 0 0 9 4.5 4.5 0 0 0 0-9z", filled: true },
+  retrying: { path: "M13 8a5 5 0 1 1-1.5-3.6M13 2.2v3h-3" },
+  sleeping: { path: "M13 9.6A5.5 5.5 0 0 1 6.4 3a5.5 5.5 0 1 0 6.6 6.6z", filled: true },
+  waiting: { path: "M4.5 2.5h7M4.5 13.5h7M5.5 2.5v2L8 8l2.5-3.5v-2M5.5 13.5v-2L8 8l2.5 3.5v2" },
+  done: { path: "M3 8.6l3.2 3.2L13 4.8" },
+  replayed: { path: "M8 2.2a5.8 5.8 0 1 0 0 11.6A5.8 5.8 0 0 0 8 2.2zM5.4 8.2l1.9 1.9 3.4-3.8" },
+  failed: { path: "M4 4l8 8M12 4l-8 8" },
+  interrupted: { path: "M9 1.5L3.5 9H8l-1 5.5L12.5 7H8z", filled: true },
+  paused: { path: "M5.5 3.5v9M10.5 3.5v9" },
+  stopped: { path: "M4 4h8v8H4z", filled: true },
+  rolling: { path: "M6 3L3 6l3 3M3 6h6.5a3.5 3.5 0 0 1 0 7H6" },
+  cancelled: { path: "M8 2.5a5.5 5.5 0 1 0 0 11 5.5 5.5 0 0 0 0-11zM4.3 4.3l7.4 7.4" },
+  resume: { path: "M5 3l8 5-8 5z", filled: true },
+  down: { path: "M4 6l4 4 4-4" },
+};
+
+/**
+ * @param {string} tag
+ * @param {string} [className]
+ * @param {string} [text]
+ * @param {Record<string, string>} [attributes]
+ */
+function make(tag, className = "", text = "", attributes = {}) {
+  const node = document.createElement(tag);
+  if (className) node.className = className;
+  if (text) node.textContent = text;
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  return node;
+}
+
+/** @param {string} name */
+function makeIcon(name) {
+  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  svg.setAttribute("viewBox", "0 0 16 16");
+  svg.setAttribute("aria-hidden", "true");
+  svg.setAttribute("class", "nbf-icon");
+  svg.append(document.createElementNS("http://www.w3.org/2000/svg", "path"));
+  setIcon(svg, name);
+  return svg;
+}
+
+/**
+ * @param {SVGElement} svg
+ * @param {string} name
+ */
+function setIcon(svg, name) {
+  if (svg.dataset.icon === name) return;
+  const icon = ICONS[name] ?? ICONS.queued;
+  svg.dataset.icon = name;
+  svg.dataset.filled = String(icon.filled ?? false);
+  svg.firstElementChild?.setAttribute("d", icon.path);
+}
+
+/**
+ * @param {Element} node
+ * @param {string} text
+ */
+function setText(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+/**
+ * @param {Element} node
+ * @param {string} name
+ * @param {string | null} value null removes it
+ */
+function setAttribute(node, name, value) {
+  if (value === null) node.removeAttribute(name);
+  else if (node.getAttribute(name) !== value) node.setAttribute(name, value);
+}
+
+/**
+ * @param {HTMLElement} node
+ * @param {boolean} shown
+ */
+function show(node, shown) {
+  if (node.hidden === shown) node.hidden = !shown;
+}
+
+/**
+ * A button that is never `disabled`: it keeps the focus, and says why it does nothing.
+ * @param {string} label
+ * @param {string} [icon]
+ * @param {string} [className]
+ */
+function makeButton(label, icon = "", className = "") {
+  const button = make("button", `nbf-button ${className}`.trim(), "", { type: "button" });
+  if (icon) button.append(makeIcon(icon));
+  button.append(make("span", "", label));
+  return /** @type {HTMLButtonElement} */ (button);
+}
+
+/**
+ * @param {HTMLElement} button
+ * @param {string} reason why it can't work, "" where it can
+ */
+function setReason(button, reason) {
+  setAttribute(button, "aria-disabled", reason ? "true" : null);
+  setAttribute(button, "title", reason || null);
+}
+
+let ids = 0;
+
+// ----------------------------------------------------------------------------------------------------------------- link
+
+/** What this view says to the kernel and hears from it. */
+class Link {
+  /**
+   * @param {any} model
+   * @param {() => void} onChange something about the link itself is new
+   */
+  constructor(model, onChange) {
+    this.model = model;
+    this.onChange = onChange;
+    /** @type {string | null} */
+    this.engine = null;
+    this.opened = this.news = Date.now();
+    this.kernel = "";
+    this.other = false;
+    this.offset = 0;
+    this.seq = 0;
+    this.prefix = Math.random().toString(36).slice(2, 10);
+    this.count = 0;
+    /** @type {Map<string, {done: (answer: any) => void, late: ReturnType<typeof setTimeout>}>} */
+    this.pending = new Map();
+    this.said = 0;
+    this.asked = 0;
+    /** @type {ReturnType<typeof setTimeout> | undefined} */
+    this.hearing = undefined;
+  }
+
+  /** The kernel's clock, as near as messages tell. */
+  now() {
+    return Date.now() + this.offset;
+  }
+
+  hello() {
+    this.asked = Date.now();
+    this.ask({ type: "hello" }, (answer) => {
+      if (!answer.ok || typeof answer.engine !== "string") return;
+      this.engine = answer.engine;
+      this.other = false;
+      this.kernel = "";
+      this.onChange();
+    });
+  }
+
+  /**
+   * Ask something; `done` gets the answer, also a late one; `late` is called once when none has come in 3 s.
+   * @param {Record<string, any>} message
+   * @param {(answer: any) => void} done
+   * @param {() => void} [late]
+   */
+  ask(message, done, late = () => {}) {
+    const id = `${this.prefix}-${++this.count}`;
+    this.pending.set(id, { done, late: setTimeout(late, ANSWER_MS) });
+    if (this.pending.size > 50) this.drop(/** @type {string} */ (this.pending.keys().next().value));
+    this.send({ ...message, id });
+  }
+
+  /** @param {Record<string, any>} message */
+  send(message) {
+    try {
+      this.model.send(message);
+    } catch {
+      // the comm is gone: silence says so after a while
+    }
+  }
+
+  /** @param {string} id */
+  drop(id) {
+    const found = this.pending.get(id);
+    if (found) clearTimeout(found.late);
+    this.pending.delete(id);
+    return found;
+  }
+
+  /**
+   * Note that something came.
+   * @param {any} message anything with `engine`, `now` and `seq`
+   */
+  hear(message) {
+    this.news = Date.now();
+    if (typeof message.now === "number") this.offset = message.now - Date.now();
+    if (typeof message.engine === "string" && this.engine !== null && message.engine !== this.engine && !this.other) {
+      this.other = true;
+      this.hello();
+    }
+    if (typeof message.seq === "number") {
+      this.seq = Math.max(this.seq, message.seq);
+      this.acknowledge();
+    }
+  }
+
+  /** Tell the kernel what has come, each 2 s at most: one answer stands for all before it. */
+  acknowledge() {
+    if (this.hearing !== undefined) return;
+    const wait = Math.max(0, this.said + HEARD_MS - Date.now());
+    this.hearing = setTimeout(() => {
+      this.hearing = undefined;
+      this.said = Date.now();
+      this.send({ type: "heard", seq: this.seq });
+    }, wait);
+  }
+
+  /** Ask whether anybody is there, when it has been silent for long. */
+  tick() {
+    const quiet = Date.now() - this.news > SILENCE_MS || this.engine === null;
+    if (quiet && Date.now() - this.asked > 2 * SILENCE_MS) this.hello();
+  }
+
+  close() {
+    clearTimeout(this.hearing);
+    for (const id of [...this.pending.keys()]) this.drop(id);
+  }
+}
+
+// --------------------------------------------------------------------------------------------------------- parts of the page
+
+/** One line a person hears: polite at most each 2 s, assertive at once. */
+class Speaker {
+  constructor() {
+    this.polite = make("div", "nbf-spoken", "", { "aria-live": "polite" });
+    this.assertive = make("div", "nbf-spoken", "", { "aria-live": "assertive" });
+    this.last = 0;
+    this.loud = "";
+  }
+
+  /** @param {string} text */
+  say(text) {
+    if (Date.now() - this.last < SPOKEN_MS || this.polite.textContent === text) return;
+    this.last = Date.now();
+    this.polite.textContent = text;
+  }
+
+  /** @param {string} text "" for nothing of the kind any more */
+  shout(text) {
+    if (text === this.loud) return;
+    this.loud = text;
+    this.assertive.textContent = text;
+  }
+}
+
+/**
+ * @typedef {object} Panel what the parts share
+ * @property {Link} link
+ * @property {() => State} state
+ * @property {() => boolean} live
+ * @property {(text: string) => void} notice
+ * @property {(id: string) => string} uid
+ */
+
+/**
+ * Send a click and show what becomes of it.
+ * @param {Panel} panel
+ * @param {HTMLElement} button
+ * @param {Record<string, any>} message
+ * @param {(answer: any) => void} [done]
+ */
+function click(panel, button, message, done = () => {}) {
+  if (button.getAttribute("aria-disabled") === "true") {
+    panel.notice(button.title);
+    return;
+  }
+  const label = /** @type {HTMLElement} */ (button.querySelector("span"));
+  const text = label.textContent ?? "";
+  const restore = () => {
+    delete button.dataset.sending;
+    setText(label, text);
+    setReason(button, "");
+  };
+  button.dataset.sending = "true";
+  setText(label, "sending…");
+  setReason(button, "sent; waiting for the kernel's answer");
+  panel.notice("");
+  const late = () => {
+    restore();
+    panel.notice("No answer from the kernel: busy, or restarted. If restarted, run the cell again.");
+  };
+  const answered = (/** @type {any} */ answer) => {
+    restore();
+    panel.notice(answer.ok ? "" : String(answer.error));
+    done(answer);
+  };
+  panel.link.ask({ ...message, engine: panel.link.engine ?? "" }, answered, late);
+}
+
+/** Name, status, controls, progress. */
+class Header {
+  /** @param {Panel} panel */
+  constructor(panel) {
+    this.panel = panel;
+    /** @type {{at: number, done: number}[]} */
+    this.samples = [];
+    this.root = make("header", "nbf-header");
+    this.workflow = make("span", "nbf-workflow");
+    this.id = make("span", "nbf-id");
+    const title = make("div", "nbf-title");
+    title.append(this.workflow, this.id);
+    this.icon = makeIcon("queued");
+    this.word = make("span", "nbf-word");
+    this.clock = make("span", "nbf-clock");
+    this.status = make("div", "nbf-status");
+    this.status.append(this.icon, this.word, this.clock);
+    this.buttons = make("div", "nbf-controls", "", { role: "group", "aria-label": "Controls" });
+    this.pause = makeButton("Pause", "paused");
+    this.resume = makeButton("Resume", "resume");
+    this.retry = makeButton("Retry now", "retrying");
+    this.stop = makeButton("Stop", "stopped");
+    this.stop.append(makeIcon("down"));
+    this.stop.setAttribute("aria-expanded", "false");
+    this.buttons.append(this.retry, this.pause, this.resume, this.stop);
+    this.confirm = this.makeConfirm();
+    this.counts = make("div", "nbf-counts");
+    this.params = make("div", "nbf-params");
+    this.bar = make("div", "nbf-bar", "", { role: "progressbar", "aria-label": "Steps done", "aria-valuemin": "0" });
+    const top = make("div", "nbf-top");
+    top.append(title, this.status, this.buttons);
+    const line = make("div", "nbf-line");
+    line.append(this.counts, this.params);
+    this.root.append(top, this.confirm, line, this.bar);
+    for (const [button, control] of /** @type {const} */ ([
+      [this.pause, "pause"],
+      [this.resume, "resume"],
+      [this.retry, "retry_now"],
+    ])) {
+      button.addEventListener("click", () => click(panel, button, { type: "command", control }));
+    }
+    this.stop.addEventListener("click", () => {
+      if (this.stop.getAttribute("aria-disabled") === "true") panel.notice(this.stop.title);
+      else this.ask(this.confirm.hidden);
+    });
+  }
+
+  makeConfirm() {
+    const strip = make("div", "nbf-confirm", "", { role: "group", "aria-label": "Confirm stop" });
+    strip.hidden = true;
+    this.question = make("span", "nbf-question");
+    this.terminate = makeButton("Terminate", "", "nbf-danger");
+    const keep = makeButton("Keep it");
+    this.terminate.addEventListener("click", () =>
+      click(this.panel, /** @type {HTMLElement} */ (this.terminate), { type: "command", control: "terminate" }, () => this.ask(false)),
+    );
+    keep.addEventListener("click", () => this.ask(false));
+    strip.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") this.ask(false);
+    });
+    strip.append(this.question, this.terminate, keep);
+    return strip;
+  }
+
+  /** @param {boolean} open */
+  ask(open) {
+    const held = this.confirm.contains(document.activeElement);
+    show(this.confirm, open);
+    this.stop.setAttribute("aria-expanded", String(open));
+    if (open) this.terminate?.focus();
+    else if (held) this.stop.focus();
+  }
+
+  /** @param {number} now */
+  update(now) {
+    const state = this.panel.state();
+    const { head } = state;
+    setText(this.workflow, state.workflow);
+    setText(this.id, state.id);
+    setAttribute(this.id, "title", state.id);
+    this.samples = sampled(this.samples, now, head.done);
+    const parts = progress(head, rateOf(this.samples));
+    setText(this.counts, parts.join(" · "));
+    setText(this.params, state.params && state.params !== "{}" ? `params ${state.params}` : "");
+    setAttribute(this.params, "title", state.params || null);
+    this.updateBar(head);
+    const { icon, word, tone } = statusWords(head);
+    setIcon(this.icon, icon);
+    setText(this.word, word);
+    this.status.dataset.tone = tone;
+    this.updateControls(head);
+    setText(/** @type {HTMLElement} */ (this.question), `Terminate ${state.id}? What runs is dropped, nothing more starts.`);
+    this.tick(now);
+  }
+
+  /** @param {Head} head */
+  updateBar(head) {
+    const shares = barShares(head);
+    while (this.bar.children.length > shares.length) this.bar.lastElementChild?.remove();
+    while (this.bar.children.length < shares.length) this.bar.append(make("div"));
+    shares.forEach(({ tone, share }, place) => {
+      const segment = /** @type {HTMLElement} */ (this.bar.children[place]);
+      segment.dataset.part = tone;
+      segment.style.width = `${share * 100}%`;
+    });
+    setAttribute(this.bar, "aria-valuemax", String(head.total));
+    setAttribute(this.bar, "aria-valuenow", String(head.done));
+    show(this.bar, head.total > 0);
+  }
+
+  /** @param {Head} head */
+  updateControls(head) {
+    const can = controls(head);
+    const connecting = this.panel.live() ? "" : "connecting to the kernel";
+    show(this.pause, can.shown === "pause");
+    show(this.resume, can.shown === "resume");
+    show(this.retry, can.retry_now === "");
+    for (const [button, reason] of /** @type {const} */ ([
+      [this.pause, can.pause],
+      [this.resume, can.resume],
+      [this.retry, can.retry_now],
+      [this.stop, can.terminate],
+    ])) {
+      if (!button.dataset.sending) setReason(button, connecting || reason);
+    }
+    if (this.terminate && !this.terminate.dataset.sending) setReason(this.terminate, connecting || can.terminate);
+    if (can.terminate && !this.confirm.hidden) this.ask(false);
+  }
+
+  /** @param {number} now */
+  tick(now) {
+    setText(this.clock, elapsed(this.panel.state().head, now));
+  }
+}
+
+/** One open wait: what is asked, until when, and the buttons. */
+class Banner {
+  /**
+   * @param {Panel} panel
+   * @param {Wait} wait
+   */
+  constructor(panel, wait) {
+    this.panel = panel;
+    this.wait = wait;
+    this.root = make("section", "nbf-banner", "", { "aria-label": `Waiting for you: ${wait.name}` });
+    this.left = make("span", "nbf-left");
+    const first = make("div", "nbf-asks");
+    const event = make("code", "nbf-event", wait.event);
+    event.title = "event type";
+    first.append(makeIcon("waiting"), make("span", "nbf-label", "Waiting for you"), make("span", "nbf-name", stepName(["wait", wait.name, wait.count, null])), event, this.left);
+    this.root.append(first);
+    if (wait.prompt) this.root.append(make("div", "nbf-prompt", wait.prompt));
+    const choose = decision(wait.schema);
+    const actions = make("div", "nbf-actions");
+    /** @type {HTMLElement[]} */
+    this.deciding = [];
+    if (choose) {
+      for (const [label, icon, className, approved] of /** @type {const} */ ([
+        ["Approve", "done", "nbf-approve", true],
+        ["Reject", "failed", "nbf-reject", false],
+      ])) {
+        const button = makeButton(label, icon, className);
+        button.setAttribute("aria-label", `${label} ${wait.event} of ${panel.state().id}: ${wait.name}`);
+        button.addEventListener("click", () => this.decide(button, choose(approved)));
+        this.deciding.push(button);
+      }
+    }
+    this.other = makeButton(choose ? "Send other payload…" : "Send payload…", "", "nbf-quiet");
+    this.other.setAttribute("aria-expanded", "false");
+    this.other.addEventListener("click", () => this.open(this.box.hidden));
+    actions.append(...this.deciding, this.other);
+    this.box = this.makeBox(wait);
+    this.root.append(actions, this.box);
+    if (!choose) this.open(true, false);
+  }
+
+  /** @param {Wait} wait */
+  makeBox(wait) {
+    const box = make("div", "nbf-box");
+    box.hidden = true;
+    const id = this.panel.uid("payload");
+    const label = make("label", "", "Payload (JSON)", { for: id });
+    this.area = /** @type {HTMLTextAreaElement} */ (make("textarea", "", "", { id, rows: "4", spellcheck: "false" }));
+    this.area.value = JSON.stringify(skeleton(wait.schema), null, 2);
+    this.problem = make("div", "nbf-problem", "", { role: "alert" });
+    const send = makeButton("Send", "", "nbf-approve");
+    send.addEventListener("click", () => {
+      const read = readPayload(/** @type {HTMLTextAreaElement} */ (this.area).value);
+      setText(/** @type {HTMLElement} */ (this.problem), read.ok ? "" : read.error);
+      if (read.ok) this.decide(send, read.payload);
+    });
+    this.deciding.push(send);
+    const cancel = makeButton("Cancel");
+    cancel.addEventListener("click", () => this.open(false));
+    box.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") this.open(false);
+    });
+    const actions = make("div", "nbf-actions");
+    actions.append(send, cancel);
+    box.append(label, this.area, this.problem, actions);
+    return box;
+  }
+
+  /**
+   * @param {boolean} open
+   * @param {boolean} [focus]
+   */
+  open(open, focus = true) {
+    show(this.box, open);
+    show(this.other, !open);
+    this.other.setAttribute("aria-expanded", String(open));
+    if (focus) (open ? this.area : this.other)?.focus();
+  }
+
+  /**
+   * @param {HTMLElement} button
+   * @param {any} payload
+   */
+  decide(button, payload) {
+    const { name, count } = this.wait;
+    click(this.panel, button, { type: "decide", name, count, payload });
+  }
+
+  focus() {
+    (this.deciding.find((button) => button.offsetParent !== null) ?? this.other).focus();
+  }
+
+  /** @param {number} now */
+  update(now) {
+    const gone = this.wait.due !== null && now >= this.wait.due;
+    const connecting = this.panel.live() ? "" : "connecting to the kernel";
+    for (const button of this.deciding) {
+      if (!button.dataset.sending) setReason(button, connecting || (gone ? "its time is over" : ""));
+    }
+    this.tick(now);
+  }
+
+  /** @param {number} now */
+  tick(now) {
+    const { due } = this.wait;
+    const text = due === null ? "" : now >= due ? "time is over" : `expires in ${duration(due - now, true)}`;
+    setText(this.left, text);
+    this.left.classList.toggle("nbf-soon", due !== null && due - now < 300000);
+    if (due !== null) this.left.title = moment(due, now);
+  }
+}
+
+/** The open waits. */
+class Banners {
+  /** @param {Panel} panel */
+  constructor(panel) {
+    this.panel = panel;
+    this.root = make("div", "nbf-banners");
+    this.more = make("div", "nbf-more");
+    this.root.append(this.more);
+    /** @type {Map<string, Banner>} */
+    this.shown = new Map();
+  }
+
+  /** @param {number} now */
+  update(now) {
+    const state = this.panel.state();
+    const finished = FINISHED.includes(state.head.status);
+    const waits = finished ? [] : state.waits.slice(0, 3);
+    const wanted = new Map(waits.map((wait) => [JSON.stringify([wait.name, wait.count, wait.since, wait.due]), wait]));
+    for (const [key, banner] of this.shown) {
+      if (wanted.has(key)) continue;
+      banner.root.remove();
+      this.shown.delete(key);
+    }
+    for (const [key, wait] of wanted) {
+      if (!this.shown.has(key)) {
+        const banner = new Banner(this.panel, wait);
+        this.shown.set(key, banner);
+        this.more.before(banner.root);
+      }
+      this.shown.get(key)?.update(now);
+    }
+    const more = finished ? 0 : state.head.waiting - waits.length;
+    setText(this.more, more > 0 ? `${thousands(more)} more waits are open` : "");
+  }
+
+  focus() {
+    this.shown.values().next().value?.focus();
+  }
+}
+
+/** The list of steps: a virtual treegrid of 24 px rows. */
+class StepList {
+  /**
+   * @param {Panel} panel
+   * @param {(row: Row | null) => void} onSelect
+   * @param {() => void} onOpen Enter: go into the details
+   */
+  constructor(panel, onSelect, onOpen) {
+    this.panel = panel;
+    this.onSelect = onSelect;
+    this.onOpen = onOpen;
+    /** @type {Map<number, {row: Row, version: number}>} */
+    this.known = new Map();
+    this.total = 0;
+    this.active = 0;
+    /** @type {StepKey | null} */
+    this.selected = null;
+    this.asking = false;
+    this.askedAt = 0;
+    this.round = 0;
+    this.following = true;
+    this.root = make("div", "nbf-steps");
+    this.count = make("span", "nbf-shown");
+    this.filter = /** @type {HTMLInputElement} */ (
+      make("input", "nbf-filter", "", { type: "search", placeholder: "Filter steps", "aria-label": "Filter steps by name or text", spellcheck: "false", maxlength: "200" })
+    );
+    this.filter.title = "press / in the list";
+    this.state = /** @type {HTMLSelectElement} */ (make("select", "nbf-state", "", { "aria-label": "Filter steps by state" }));
+    this.state.append(make("option", "", "all states", { value: "" }));
+    for (const [value, { word }] of Object.entries(STEP)) this.state.append(make("option", "", word, { value }));
+    const bar = make("div", "nbf-toolbar");
+    bar.append(make("span", "nbf-heading", "Steps"), this.count, this.filter, this.state);
+    this.grid = make("div", "nbf-grid", "", { role: "treegrid", tabindex: "0", "aria-label": "Steps", "aria-colcount": "5" });
+    this.columns = make("div", "nbf-row nbf-columns", "", { role: "row", "aria-rowindex": "1" });
+    for (const name of ["", "Step", "State", "Output", "Time"]) {
+      this.columns.append(make("div", "", name, { role: "columnheader", ...(name ? {} : { "aria-label": "Sign" }) }));
+    }
+    this.body = make("div", "nbf-rows", "", { role: "rowgroup" });
+    this.empty = make("div", "nbf-empty");
+    this.grid.append(this.columns, this.body, this.empty);
+    this.root.append(bar, this.grid);
+    /** @type {Map<number, ReturnType<StepList["makeRow"]>>} */
+    this.drawn = new Map();
+    /** @type {ReturnType<StepList["makeRow"]>[]} */
+    this.spare = [];
+    this.listen();
+  }
+
+  listen() {
+    this.grid.addEventListener("scroll", () => {
+      this.following = this.grid.scrollTop + this.grid.clientHeight >= this.grid.scrollHeight - ROW_HEIGHT;
+      this.draw();
+    });
+    this.grid.addEventListener("keydown", (event) => this.onKey(event));
+    this.body.addEventListener("click", (event) => {
+      const row = /** @type {HTMLElement} */ (event.target).closest(".nbf-row");
+      const found = [...this.drawn].find(([, parts]) => parts.root === row);
+      if (found) this.select(found[0]);
+    });
+    /** @type {ReturnType<typeof setTimeout> | undefined} */
+    let typing;
+    const changed = () => {
+      clearTimeout(typing);
+      typing = setTimeout(() => this.refilter(), 150);
+    };
+    this.filter.addEventListener("input", changed);
+    this.state.addEventListener("change", changed);
+    this.filter.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") {
+        this.filter.value = "";
+        this.refilter();
+        this.grid.focus();
+      } else if (event.key === "Enter" || event.key === "ArrowDown") {
+        this.grid.focus();
+        event.preventDefault();
+      }
+    });
+  }
+
+  filtering() {
+    return this.filter.value !== "" || this.state.value !== "";
+  }
+
+  refilter() {
+    this.known.clear();
+    this.round += 1;
+    this.asking = false;
+    this.active = 0;
+    this.following = !this.filtering();
+    if (!this.filtering()) this.take();
+    this.draw();
+  }
+
+  /** Take the rows that came with the state. */
+  take() {
+    const { head, rows } = this.panel.state();
+    if (this.filtering()) return;
+    this.total = head.total;
+    for (const index of [...this.known.keys()]) if (index >= this.total) this.known.delete(index);
+    for (const row of rows.items) this.known.set(row.i, { row, version: head.version });
+  }
+
+  update() {
+    this.take();
+    this.draw();
+  }
+
+  /** @param {KeyboardEvent} event */
+  onKey(event) {
+    if (event.ctrlKey || event.altKey || event.metaKey) return;
+    const page = Math.max(1, Math.floor(this.grid.clientHeight / ROW_HEIGHT) - 2);
+    /** @type {Record<string, number>} */
+    const moves = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -this.total, End: this.total };
+    if (event.key in moves) this.move(this.active + moves[event.key]);
+    else if (event.key === "Enter" || event.key === " ") {
+      this.select(this.active);
+      if (event.key === "Enter") this.onOpen();
+    } else if (event.key === "Escape") this.unselect();
+    else return;
+    event.preventDefault();
+  }
+
+  /** @param {number} index */
+  move(index) {
+    this.active = Math.max(0, Math.min(this.total - 1, index));
+    const top = this.active * ROW_HEIGHT;
+    const sight = this.grid.clientHeight - ROW_HEIGHT;
+    if (top < this.grid.scrollTop) this.grid.scrollTop = top;
+    else if (top + ROW_HEIGHT > this.grid.scrollTop + sight) this.grid.scrollTop = top + ROW_HEIGHT - sight;
+    this.draw();
+  }
+
+  /** @param {number} index */
+  select(index) {
+    const found = this.known.get(index);
+    if (!found) return;
+    this.active = index;
+    this.selected = found.row.key;
+    this.draw();
+    this.onSelect(found.row);
+  }
+
+  unselect() {
+    this.selected = null;
+    this.draw();
+    this.onSelect(null);
+  }
+
+  makeRow() {
+    const root = make("div", "nbf-row", "", { role: "row", "aria-level": "1" });
+    const icon = makeIcon("queued");
+    const [sign, name, state, note, time] = ["nbf-sign", "nbf-name", "nbf-words", "nbf-note", "nbf-time"].map((part) =>
+      make("div", part, "", { role: "gridcell" }),
+    );
+    sign.append(icon);
+    root.append(sign, name, state, note, time);
+    return { root, icon, name, state, note, time, index: -1 };
+  }
+
+  draw() {
+    if (!this.grid.isConnected && this.total > 0) return;
+    const height = Math.min(LIST_HEIGHT, (Math.max(1, this.total) + 1) * ROW_HEIGHT);
+    this.body.style.height = `${this.total * ROW_HEIGHT}px`;
+    if (this.following && !FINISHED.includes(this.panel.state().head.status)) this.grid.scrollTop = this.grid.scrollHeight;
+    const [first, last] = visibleRange(this.grid.scrollTop, height, this.total);
+    for (const [index, parts] of this.drawn) {
+      if (index >= first && index < last) continue;
+      this.drawn.delete(index);
+      parts.root.remove();
+      if (this.spare.length < 60) this.spare.push(parts);
+    }
+    const now = this.panel.link.now();
+    for (let index = first; index < last; index++) this.drawRow(index, now);
+    const active = this.drawn.get(this.active);
+    setAttribute(this.grid, "aria-activedescendant", active ? active.root.id : null);
+    setAttribute(this.grid, "aria-rowcount", String(this.total + 1));
+    const counted = this.filtering() ? `${thousands(this.total)} of ${thousands(this.panel.state().head.total)}` : thousands(this.total);
+    setText(this.count, counted);
+    setText(this.empty, this.total ? "" : this.filtering() ? "no step matches" : "no steps yet");
+    show(this.empty, this.total === 0);
+    this.fetch(first, last);
+  }
+
+  /**
+   * @param {number} index
+   * @param {number} now
+   */
+  drawRow(index, now) {
+    let parts = this.drawn.get(index);
+    if (!parts) {
+      parts = this.spare.pop() ?? this.makeRow();
+      parts.index = index;
+      parts.root.id = this.panel.uid(`row-${index}`);
+      parts.root.style.transform = `translateY(${index * ROW_HEIGHT}px)`;
+      setAttribute(parts.root, "aria-rowindex", String(index + 2));
+      this.drawn.set(index, parts);
+      this.body.append(parts.root);
+    }
+    const row = this.known.get(index)?.row;
+    const selected = row !== undefined && this.selected !== null && String(row.key) === String(this.selected);
+    parts.root.classList.toggle("nbf-active", index === this.active);
+    setAttribute(parts.root, "aria-selected", String(selected));
+    if (!row) {
+      parts.root.dataset.state = "unknown";
+      for (const cell of [parts.name, parts.state, parts.note, parts.time]) setText(cell, "");
+      return;
+    }
+    const { icon, tone, text } = stepWords(row, now);
+    setIcon(parts.icon, icon);
+    parts.root.dataset.tone = tone;
+    parts.root.dataset.state = row.state;
+    setText(parts.name, stepName(row.key));
+    setAttribute(parts.name, "title", stepName(row.key));
+    setText(parts.state, text);
+    setText(parts.note, row.note ?? "");
+    setText(parts.time, stepTime(row, now));
+  }
+
+  /** @param {number} now */
+  tick(now) {
+    for (const index of this.drawn.keys()) {
+      const row = this.known.get(index)?.row;
+      if (row && !row.ended) this.drawRow(index, now);
+    }
+    if (Date.now() - this.askedAt > ANSWER_MS) this.asking = false;
+    this.draw();
+  }
+
+  /**
+   * @param {number} first
+   * @param {number} last
+   */
+  fetch(first, last) {
+    const { version } = this.panel.state().head;
+    const filtering = this.filtering();
+    let wanted = toAsk(first, last, (index) => this.known.get(index)?.version, version);
+    if (filtering && this.known.size === 0 && this.total === 0) wanted = { start: 0, stop: PAGE, missing: true };
+    if (filtering && this.round !== this.answered) wanted = { start: 0, stop: PAGE, missing: true };
+    if (!wanted || this.asking || (!wanted.missing && Date.now() - this.askedAt < REFRESH_MS)) return;
+    this.asking = true;
+    this.askedAt = Date.now();
+    const { round } = this;
+    const { start, stop } = wanted;
+    const message = { type: "rows", start, stop, text: this.filter.value, state: this.state.value };
+    this.panel.link.ask(message, (answer) => {
+      if (round !== this.round) return;
+      this.asking = false;
+      this.answered = round;
+      if (!answer.ok) {
+        this.panel.notice(String(answer.error));
+        return;
+      }
+      if (filtering) this.total = answer.rows.total;
+      answer.rows.items.forEach((/** @type {Row} */ row, /** @type {number} */ place) => {
+        this.known.set(answer.rows.start + place, { row, version: answer.rows.version });
+      });
+      this.draw();
+    });
+  }
+}
+
+/** What is known of the selected step. */
+class StepDetail {
+  /**
+   * @param {Panel} panel
+   * @param {() => void} onClose
+   */
+  constructor(panel, onClose) {
+    this.panel = panel;
+    /** @type {Row | null} */
+    this.row = null;
+    /** @type {Detail | null} */
+    this.detail = null;
+    this.tab = "";
+    this.asked = "";
+    this.root = make("section", "nbf-detail", "", { "aria-label": "Step" });
+    this.root.hidden = true;
+    this.title = make("div", "nbf-name");
+    this.words = make("div", "nbf-words");
+    this.icon = makeIcon("queued");
+    const close = makeButton("✕", "", "nbf-quiet nbf-close");
+    close.setAttribute("aria-label", "Close details");
+    close.addEventListener("click", onClose);
+    this.top = make("div", "nbf-about");
+    this.top.append(this.icon, this.title, this.words, close);
+    this.tabs = make("div", "nbf-tabs", "", { role: "tablist", "aria-label": "About this step" });
+    this.body = make("div", "nbf-shows", "", { role: "tabpanel", tabindex: "0", id: panel.uid("shows") });
+    this.root.append(this.top, this.tabs, this.body);
+    this.root.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") onClose();
+    });
+    this.tabs.addEventListener("keydown", (event) => {
+      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      if (!step) return;
+      const names = this.names();
+      this.choose(names[(names.indexOf(this.tab) + step + names.length) % names.length], true);
+      event.preventDefault();
+    });
+  }
+
+  names() {
+    const { detail } = this;
+    if (!detail) return [];
+    const names = ["Output"];
+    if (detail.error) names.unshift("Error");
+    if (detail.attempts.length) names.push("Attempts");
+    if (detail.logs) names.push("Log");
+    return names;
+  }
+
+  /** @param {Row | null} row */
+  open(row) {
+    this.row = row;
+    this.detail = null;
+    this.tab = "";
+    this.asked = "";
+    show(this.root, row !== null);
+    this.body.replaceChildren(make("div", "nbf-empty", "loading…"));
+    this.tabs.replaceChildren();
+    this.ask();
+  }
+
+  /**
+   * Ask again when the row says that something is new.
+   * @param {Row | undefined} row
+   */
+  refresh(row) {
+    if (!this.row || !row) return;
+    this.row = row;
+    this.ask();
+  }
+
+  ask() {
+    const { row } = this;
+    if (!row) return;
+    this.tick(this.panel.link.now());
+    const mark = JSON.stringify([row.key, row.state, row.attempt, row.ended, row.note]);
+    if (mark === this.asked) return;
+    this.asked = mark;
+    this.panel.link.ask(
+      { type: "step", index: row.i, key: row.key },
+      (answer) => {
+        if (mark !== this.asked) return;
+        this.detail = answer.ok ? answer.step : null;
+        if (this.detail) this.choose(this.names().includes(this.tab) ? this.tab : this.names()[0]);
+        else this.body.replaceChildren(make("div", "nbf-empty", answer.ok ? "this step is gone" : String(answer.error)));
+      },
+      () => {
+        if (mark !== this.asked || this.detail) return;
+        this.body.replaceChildren(make("div", "nbf-empty", "No answer from the kernel yet: busy, or restarted."));
+      },
+    );
+  }
+
+  /**
+   * @param {string} tab
+   * @param {boolean} [focus]
+   */
+  choose(tab, focus = false) {
+    this.tab = tab;
+    const names = this.names();
+    if ([...this.tabs.children].map((node) => node.textContent).join() !== names.join()) {
+      this.tabs.replaceChildren(
+        ...names.map((name) => {
+          const button = make("button", "nbf-tab", name, { type: "button", role: "tab", "aria-controls": this.body.id });
+          button.addEventListener("click", () => this.choose(name));
+          return button;
+        }),
+      );
+    }
+    for (const node of this.tabs.children) {
+      const chosen = node.textContent === tab;
+      setAttribute(node, "aria-selected", String(chosen));
+      setAttribute(node, "tabindex", chosen ? "0" : "-1");
+      if (chosen && focus) /** @type {HTMLElement} */ (node).focus();
+    }
+    setAttribute(this.body, "aria-label", tab);
+    const scroll = this.body.scrollTop;
+    this.body.replaceChildren(...this.content(tab));
+    this.body.scrollTop = scroll;
+  }
+
+  /**
+   * @param {string} tab
+   * @returns {HTMLElement[]}
+   */
+  content(tab) {
+    const { detail } = this;
+    if (!detail) return [];
+    if (tab === "Error" && detail.error) return errorParts(detail.error);
+    if (tab === "Attempts") return [attemptsTable(detail.attempts, this.panel.link.now())];
+    if (tab === "Log") return [make("pre", "nbf-pre", detail.logs)];
+    if (detail.row.state !== "finished") return [make("div", "nbf-empty", "no output yet")];
+    return outputs(detail.preview).flatMap(outputNodes);
+  }
+
+  focus() {
+    const chosen = /** @type {HTMLElement | null} */ (this.tabs.querySelector("[aria-selected=true]"));
+    (chosen ?? this.body).focus();
+  }
+
+  /** @param {number} now */
+  tick(now) {
+    if (!this.row) return;
+    const { icon, tone, text } = stepWords(this.row, now);
+    setIcon(this.icon, icon);
+    this.top.dataset.tone = tone;
+    setText(this.title, stepName(this.row.key));
+    setText(this.words, [text, stepTime(this.row, now)].filter(Boolean).join(" · "));
+  }
+}
+
+/**
+ * @param {Failure} error
+ * @returns {HTMLElement[]}
+ */
+function errorParts(error) {
+  const line = make("div", "nbf-failure");
+  line.append(make("strong", "", error.type), document.createTextNode(error.message ? `: ${error.message}` : ""));
+  return error.traceback ? [line, make("pre", "nbf-pre", error.traceback)] : [line];
+}
+
+/**
+ * @param {Attempt[]} attempts
+ * @param {number} now
+ */
+function attemptsTable(attempts, now) {
+  const table = make("table", "nbf-table");
+  const head = make("tr");
+  for (const name of ["#", "State", "Started", "Took", "Error"]) head.append(make("th", "", name));
+  table.append(head);
+  for (const attempt of attempts) {
+    const line = make("tr");
+    const took = attempt.seconds === null ? "" : duration(attempt.seconds * 1000);
+    const state = STEP[attempt.state]?.word ?? attempt.state;
+    for (const text of [String(attempt.number), state, moment(attempt.started, now), took]) line.append(make("td", "", text));
+    const cell = make("td");
+    if (attempt.error?.traceback) {
+      const more = make("details");
+      more.append(make("summary", "", `${attempt.error.type}: ${attempt.error.message}`), make("pre", "nbf-pre", attempt.error.traceback));
+      cell.append(more);
+    } else if (attempt.error) cell.textContent = `${attempt.error.type}: ${attempt.error.message}`;
+    line.append(cell);
+    table.append(line);
+  }
+  return table;
+}
+
+/**
+ * @param {Output} output
+ * @returns {HTMLElement[]}
+ */
+function outputNodes(output) {
+  if (output.kind === "none") return [make("div", "nbf-empty", output.caption)];
+  const nodes = output.caption ? [make("div", "nbf-caption", output.caption)] : [];
+  if (output.kind === "table") nodes.push(dataTable(output));
+  else if (output.kind === "image") {
+    nodes.push(make("img", "nbf-image", "", { src: `data:image/png;base64,${output.png}`, alt: output.caption }));
+  } else if (output.kind === "heat") nodes.push(heatMap(output));
+  else nodes.push(make("pre", "nbf-pre", output.text ?? ""));
+  return nodes;
+}
+
+/** @param {Output} output */
+function dataTable({ columns = [], rows = [], indexed }) {
+  const table = make("table", "nbf-table nbf-data");
+  const numeric = (/** @type {string | undefined} */ text) => /^-?[\d.,]+(e[+-]?\d+)?$/i.test(text ?? "");
+  if (columns.length) {
+    const head = make("tr");
+    columns.forEach(({ name, type }, place) => {
+      const title = make("th", rows.some((row) => numeric(row[place])) ? "nbf-number" : "", name, { scope: "col" });
+      if (type) title.append(make("span", "nbf-type", type));
+      head.append(title);
+    });
+    table.append(head);
+  }
+  for (const row of rows) {
+    const line = make("tr");
+    row.forEach((text, place) => {
+      line.append(make(indexed && place === 0 ? "th" : "td", numeric(text) ? "nbf-number" : "", text));
+    });
+    table.append(line);
+  }
+  return table;
+}
+
+/** @param {Output} output */
+function heatMap({ heat = [], caption }) {
+  const width = Math.max(...heat.map((row) => row.length), 1);
+  const canvas = /** @type {HTMLCanvasElement} */ (
+    make("canvas", "nbf-heat", "", { width: String(width), height: String(heat.length), role: "img", "aria-label": caption })
+  );
+  const context = canvas.getContext("2d");
+  if (!context) return canvas;
+  heat.forEach((row, y) => {
+    row.forEach((value, x) => {
+      context.fillStyle = `hsl(212 70% ${92 - (Math.max(0, Math.min(255, Number(value) || 0)) / 255) * 70}%)`;
+      context.fillRect(x, y, 1, 1);
+    });
+  });
+  return canvas;
+}
+
+/** The instance's own outcome: its error, what it was interrupted by, who runs it, its output. */
+class Outcome {
+  /** @param {Panel} panel */
+  constructor(panel) {
+    this.panel = panel;
+    this.root = make("div", "nbf-outcome");
+    this.icon = makeIcon("done");
+    this.text = make("div", "nbf-result");
+    this.root.append(this.icon, this.text);
+  }
+
+  update() {
+    const { head, output } = this.panel.state();
+    let line = { icon: "", tone: "", text: "" };
+    if (head.error) line = { icon: "failed", tone: "red", text: `${head.error.type}: ${head.error.message}` };
+    else if (head.interrupted) line = { icon: "interrupted", tone: "orange", text: head.interrupted };
+    else if (head.status === "complete" && output) line = { icon: "done", tone: "green", text: `output ${output}` };
+    else if (!head.here && head.owner && !FINISHED.includes(head.status)) {
+      const where = head.alive === false ? "its kernel is gone: " : "runs in another kernel: ";
+      line = { icon: "interrupted", tone: "muted", text: `${where}${head.owner}` };
+    }
+    show(this.root, line.text !== "");
+    this.root.dataset.tone = line.tone;
+    setIcon(this.icon, line.icon);
+    setText(this.text, line.text);
+  }
+}
+
+// --------------------------------------------------------------------------------------------------------------- render
+
+/**
+ * Follow the kernel's status where the host lets us (JupyterLab does): a restart is known at once.
+ * @param {any} model
+ * @param {(word: string) => void} onGone
+ * @returns {() => void}
+ */
+function watchKernel(model, onGone) {
+  try {
+    const { kernel } = model.widget_manager;
+    const words = { restarting: "restarted", autorestarting: "restarted", terminating: "stopped", dead: "stopped" };
+    const changed = (/** @type {unknown} */ _kernel, /** @type {keyof typeof words} */ status) => {
+      if (status in words) onGone(words[status]);
+    };
+    kernel.statusChanged.connect(changed);
+    return () => kernel.statusChanged.disconnect(changed);
+  } catch {
+    return () => {};
+  }
+}
+
+/**
+ * Keep keys from the notebook's shortcuts: `d d` in the panel must not delete the cell. `/` and `a` are the panel's own.
+ * @param {HTMLElement} root
+ * @param {StepList} list
+ * @param {Banners} banners
+ */
+function holdKeys(root, list, banners) {
+  root.setAttribute("data-lm-suppress-shortcuts", "true");
+  for (const kind of ["keydown", "keyup", "keypress"]) root.addEventListener(kind, (event) => event.stopPropagation());
+  root.addEventListener("keydown", (event) => {
+    const target = /** @type {HTMLElement} */ (event.target);
+    if (event.ctrlKey || event.altKey || event.metaKey || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName)) return;
+    if (event.key === "/") list.filter.focus();
+    else if (event.key === "a") banners.focus();
+    else return;
+    event.preventDefault();
+  });
+}
+
+/**
+ * Draw the panel.
+ * @param {{model: any, el: HTMLElement}} view
+ * @returns {() => void} takes it away
+ */
+function render({ model, el }) {
+  /** @type {State} */
+  let state = model.get("state");
+  const prefix = `nbf-${++ids}`;
+  const link = new Link(model, () => update());
+  const speaker = new Speaker();
+  const notice = make("div", "nbf-notice", "", { role: "status" });
+  const stale = make("div", "nbf-stale", "", { role: "status" });
+  let said = "";
+  /** @type {Panel} */
+  const panel = {
+    link,
+    state: () => state,
+    live: () => freshness(link, Date.now()).live,
+    notice: (text) => {
+      said = text;
+      setText(notice, text);
+      show(notice, text !== "");
+    },
+    uid: (id) => `${prefix}-${id}`,
+  };
+  const root = make("section", "nbflow", "", { "aria-label": `Workflow ${state.workflow}, instance ${state.id}` });
+  const header = new Header(panel);
+  const banners = new Banners(panel);
+  const outcome = new Outcome(panel);
+  const detail = new StepDetail(panel, () => {
+    list.unselect();
+    list.grid.focus();
+  });
+  const list = new StepList(
+    panel,
+    (row) => {
+      detail.open(row);
+      body.classList.toggle("nbf-split", row !== null);
+    },
+    () => detail.focus(),
+  );
+  const body = make("div", "nbf-body");
+  body.append(list.root, detail.root);
+  root.append(header.root, stale, notice, banners.root, outcome.root, body, speaker.polite, speaker.assertive);
+  holdKeys(root, list, banners);
+  el.append(root);
+
+  function tick() {
+    const { live, grey, text } = freshness(link, Date.now());
+    root.classList.toggle("nbf-grey", grey);
+    setText(stale, text);
+    show(stale, text !== "");
+    setAttribute(root, "data-live", String(live));
+    const now = link.now();
+    if (grey) return;
+    header.tick(now);
+    for (const banner of banners.shown.values()) banner.tick(now);
+    list.tick(now);
+    detail.tick(now);
+  }
+
+  function update() {
+    const now = link.now();
+    header.update(now);
+    banners.update(now);
+    outcome.update();
+    list.update();
+    if (detail.row) detail.refresh([...list.known.values()].find((known) => String(known.row.key) === String(detail.row?.key))?.row);
+    const { head, waits } = state;
+    speaker.say(`${statusWords(head).word}: ${progress(head, null)[0]}`);
+    if (head.error) speaker.shout(`failed: ${head.error.type}`);
+    else if (waits.length && head.status === "waiting") speaker.shout(`waiting for you: ${waits[0].name}`);
+    else speaker.shout("");
+    tick();
+  }
+
+  function onState() {
+    /** @type {State} */
+    const next = model.get("state");
+    if (!next || next.seq < state.seq) return;
+    state = next;
+    link.hear(next);
+    update();
+  }
+
+  /** @param {any} message */
+  function onMessage(message) {
+    if (!message || typeof message !== "object") return;
+    if (message.type === "answer") {
+      link.news = Date.now();
+      link.drop(message.id)?.done(message);
+    } else if (message.type === "alive") {
+      link.hear(message);
+      if (message.head) state = { ...state, head: { ...state.head, ...message.head } };
+      if (message.trouble !== undefined && (message.trouble || trouble === said)) {
+        trouble = message.trouble;
+        panel.notice(trouble);
+      }
+    }
+    update();
+  }
+  let trouble = "";
+
+  model.on("change:state", onState);
+  model.on("msg:custom", onMessage);
+  const unwatch = watchKernel(model, (word) => {
+    link.kernel = word;
+    tick();
+  });
+  const timer = setInterval(() => {
+    link.tick();
+    const was = root.dataset.live;
+    tick();
+    if (was !== root.dataset.live) update();
+  }, 1000);
+  panel.notice("");
+  update();
+  requestAnimationFrame(() => list.draw());
+  link.hello();
+  return () => {
+    clearInterval(timer);
+    unwatch();
+    link.close();
+    model.off("change:state", onState);
+    model.off("msg:custom", onMessage);
+    root.remove();
+  };
+}
+
+export default { render };

@@ -1,0 +1,120 @@
+"""How states, durations and previews are said in text: the one vocabulary of twin, table and panel."""
+
+import re
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from nbflow.core.model import Status, StepState
+from nbflow.store.views import InstanceView, StepView
+
+STATUS = {
+    Status.QUEUED: ("○", "queued"),
+    Status.RUNNING: ("●", "running"),
+    Status.WAITING: ("⧗", "waiting"),
+    Status.PAUSED: ("⏸", "paused"),
+    Status.WAITING_FOR_PAUSE: ("⏸", "pausing"),
+    Status.ROLLING_BACK: ("↩", "rolling back"),
+    Status.ERRORED: ("✗", "errored"),
+    Status.TERMINATED: ("■", "terminated"),
+    Status.COMPLETE: ("✓", "complete"),
+}
+
+STEP = {
+    StepState.RUNNING: ("●", "running"),
+    StepState.RETRYING: ("↻", "retrying"),
+    StepState.SLEEPING: ("☾", "sleeping"),
+    StepState.WAITING: ("⧗", "waiting"),
+    StepState.FINISHED: ("✓", "done"),
+    StepState.FAILED: ("✗", "failed"),
+    StepState.CANCELLED: ("■", "cancelled"),
+    StepState.INTERRUPTED: ("⚡", "interrupted"),
+}
+
+# Control characters, lone surrogates and what turns the direction of text: a terminal or a page must not act on them.
+_TURNING = "\\u061c\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069\\ud800-\\udfff"
+UNSAFE = re.compile(f"[\\x00-\\x1f\\x7f-\\x9f{_TURNING}]")
+UNSAFE_IN_LINES = re.compile(f"[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f{_TURNING}]")
+
+
+def status_text(view: InstanceView) -> str:
+    """Say what the instance does, without times and ids: "waiting for 'approval'"."""
+    if view.interrupted is not None:
+        return f"interrupted: {view.interrupted}" if view.interrupted else "interrupted"
+    if view.status is Status.ERRORED and view.error is not None:
+        return f"errored: {first_line(str(view.error), 200)}"
+    if view.status is not Status.WAITING:
+        return STATUS[view.status][1]
+    if view.waits:
+        types = list(dict.fromkeys(repr(wait.event_type or wait.name) for wait in view.waits))
+        return f"waiting for {', '.join(types[:3])}" + (f" and {len(types) - 3} more" if len(types) > 3 else "")
+    if view.waiting_for:
+        first = view.waiting_for[0]
+        return f"{'retrying' if first.kind == 'retry' else 'sleeping in'} {first.name!r}"
+    return "waiting"
+
+
+def progress_text(view: InstanceView) -> str:
+    """Say how far it is: "2 of 4 steps"."""
+    if view.total == view.done:
+        return f"{view.total:,} step{'' if view.total == 1 else 's'}"
+    return f"{view.done:,} of {view.total:,} steps"
+
+
+def step_text(step: StepView) -> str:
+    """Say where a step stands: "attempt 2 of 6", "from history", "waiting for 'approval'"."""
+    word = STEP[step.status][1]
+    if step.status is StepState.WAITING:
+        return f"waiting for {step.event_type!r}"
+    if step.status is StepState.FINISHED and step.from_history:
+        return "from history"
+    attempt = step.attempts[-1].number if step.attempts else 0
+    if attempt > 1 or step.status in (StepState.RETRYING, StepState.FAILED):
+        return f"{word}, attempt {attempt}" + (f" of {step.limit}" if step.limit else "") if attempt else word
+    return word
+
+
+def duration_text(seconds: float) -> str:
+    """Say a duration in at most two units: "0.4s", "12m04s", "3h51m", "2d 4h"."""
+    if seconds < 0:
+        seconds = 0.0
+    if seconds < 10:
+        return f"{seconds:.1f}s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+    return f"{whole // 86400}d {whole % 86400 // 3600}h"
+
+
+def between(start: datetime | None, end: datetime | None) -> str:
+    """Say how long it was from *start* to *end*, nothing where one is not known."""
+    return "" if start is None or end is None else duration_text((end - start) / timedelta(seconds=1))
+
+
+def moment_text(at: datetime | None) -> str:
+    """Say a moment in the machine's own time zone."""
+    return "" if at is None else at.astimezone().strftime("%Y-%m-%d %H:%M:%S %Z").strip()
+
+
+def first_line(text: str, limit: int = 160) -> str:
+    """Give the first line that says something, cut to *limit* characters."""
+    stripped = text.lstrip()
+    line = stripped[: limit + 1].splitlines()[0].rstrip() if stripped else ""
+    cut = len(line) > limit or len(line) < len(stripped.rstrip())
+    return UNSAFE.sub("�", f"{line[: limit - 1]}…" if cut else line)
+
+
+def preview_line(preview: Mapping[str, Any] | None, limit: int = 160) -> str:
+    """Give a stored preview as one line."""
+    return first_line(str(preview.get("line", "")), limit) if preview else ""
+
+
+def outcome_line(step: StepView, limit: int = 160) -> str:
+    """Give what came of a step, its error or its output, as one line."""
+    if step.error is not None:
+        return first_line(str(step.error), limit)
+    return preview_line(step.preview, limit)

@@ -1,0 +1,315 @@
+"""The private DuckDB instance of one engine, and every statement over its file.
+
+The file is attached only inside a lease. Only the loader's thread comes here.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from nbflow.core.model import Entry, Kind
+from nbflow.errors import StoreCorruptError, StoreError, StoreVersionError
+from nbflow.store import lines
+from nbflow.store.layout import Layout, sync_folder, unwritable
+from nbflow.store.lease import process_name
+
+NAME = "nb"
+NEW = "storage_version 'v1.4.0', block_size 16384"  # so that DuckDB 1.4, 1.5 and 2.0 tools read it, and it starts small
+COLUMNS = "seq, epoch_us(recorded_at), created_seq, token, kind, step, count, key, body, value"
+CONFIG = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_KINDS = {kind.value: kind for kind in Kind}
+_SHAPE = (
+    '{"kind":"VARCHAR","created_seq":"BIGINT","token":"INTEGER","recorded_at":"TIMESTAMPTZ","step":"VARCHAR",'
+    '"count":"INTEGER","key":"VARCHAR","body":"VARCHAR","value":"VARCHAR","value64":"VARCHAR"}'
+)
+_PARSED = f"""
+with lines as materialized (
+  select unnest(l) as line, generate_subscripts(l, 1) as ord
+  from (select string_split($1, chr(10)) as l)
+),
+parsed as materialized (
+  select ord, from_json(line, '{_SHAPE}') as e
+  from lines
+  where line <> ''
+),
+rows as materialized (
+  select ord, e.*
+  from parsed
+  where e.kind is not null
+)"""  # noqa: S608 - no text of a user is in it
+_VALUES = """
+select
+  $2 + row_number() over (order by ord), recorded_at, created_seq, token, kind, step, count, key, body,
+  coalesce(encode(value), from_base64(value64))
+from rows as r
+"""
+# A start whose end comes with it is absorbed: one row per step.
+_ABSORBED = """,
+ends as (
+  select created_seq, token, split_part(kind, '.', 1) as type, step, count, coalesce(key, '') as key, max(ord) as last
+  from rows
+  where ends_with(kind, '.finished')
+  group by all
+),
+absorbed as (
+  select s.ord
+  from rows as s
+  join ends as e
+    on e.created_seq = s.created_seq
+    and e.token = s.token
+    and e.type = split_part(s.kind, '.', 1)
+    and e.step = s.step
+    and e.count = s.count
+    and e.key = coalesce(s.key, '')
+  where ends_with(s.kind, '.started') and s.ord < e.last
+)"""
+_LOAD = f"insert into nb.entries {_PARSED}{_ABSORBED}{_VALUES} where ord not in (select ord from absorbed) order by ord"  # noqa: S608
+_WRITE = f"insert into nb.entries {_PARSED}{_VALUES} order by ord"  # noqa: S608
+_SOURCES = """
+insert into nb.sources
+with parsed as materialized (
+  select from_json(line, '{"source":"VARCHAR","text":"VARCHAR"}') as s
+  from (select unnest(string_split($1, chr(10))) as line)
+  where line <> ''
+)
+select s.source, any_value(s.text)
+from parsed
+where s.source is not null and s.source not in (select hash from nb.sources)
+group by s.source
+"""
+
+
+class HeldError(Exception):
+    """Somebody outside has the DuckDB file open; the text says who."""
+
+
+class DamagedLogError(Exception):
+    """DuckDB refuses its own log."""
+
+
+def connect(threads: int | None = 1, memory: str | None = "256MB") -> duckdb.DuckDBPyConnection:
+    """A private in-memory instance, which downloads nothing."""
+    config: dict[str, Any] = dict(CONFIG)
+    if threads is not None:
+        config["threads"] = str(threads)
+    if memory is not None:
+        config["memory_limit"] = memory
+    return duckdb.connect(":memory:", config=config)
+
+
+def quoted(text: str | Path) -> str:
+    """A SQL literal."""
+    return "'" + str(text).replace("'", "''") + "'"
+
+
+def schema() -> str:
+    """The text of schema.sql."""
+    return files("nbflow.store").joinpath("schema.sql").read_text(encoding="utf-8")
+
+
+def make_schema(connection: duckdb.DuckDBPyConnection, meta: dict[str, str]) -> None:
+    """Make tables and views in the attached database, and what `meta` says from the start."""
+    connection.execute(f"use {NAME}")
+    try:
+        connection.execute("begin")
+        connection.execute(schema())
+        for key, value in meta.items():
+            connection.execute("insert into meta values ($1, $2)", [key, value])
+        connection.execute("commit")
+    finally:
+        connection.execute("use memory")
+
+
+def entry_of(row: tuple[Any, ...]) -> Entry:
+    """The entry that a row of COLUMNS is."""
+    seq, micros, created_seq, token, kind, step, count, key, body, value = row
+    try:
+        known = _KINDS[kind]
+    except KeyError:
+        raise StoreVersionError(
+            f"the history holds an entry of kind {kind!r}, which this version of nbflow does not know: "
+            f"a newer one wrote it; upgrade nbflow and restart this kernel"
+        ) from None
+    recorded_at = _EPOCH + timedelta(microseconds=micros)
+    if known is Kind.CREATED:
+        key = None  # workflow/id, a column to search by; both are in the body
+    return Entry(known, created_seq, token, recorded_at, step, count, key, lines.parse_body(body), value, seq)
+
+
+class Database:
+    """Attach, ask, append, detach."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._connection: duckdb.DuckDBPyConnection | None = None
+        self.attached = False
+
+    @property
+    def connection(self) -> duckdb.DuckDBPyConnection:
+        """The connection, made when first needed."""
+        if self._connection is None:
+            self._connection = connect()
+            self._connection.execute("set TimeZone = 'UTC'")
+            spill = self._layout.folder / "spill"
+            self._connection.execute(f"set temp_directory = {quoted(spill)}")
+        return self._connection
+
+    def create(self, meta: dict[str, str]) -> None:
+        """Make a new file, whole or not at all."""
+        temporary = self._layout.file.with_name(f".{self._layout.file.name}.new")
+        temporary.unlink(missing_ok=True)
+        try:
+            self._attach(temporary, NEW)
+            make_schema(self.connection, meta)
+            self.detach()
+            os.chmod(temporary, 0o600)
+            descriptor = os.open(temporary, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            temporary.replace(self._layout.file)
+            sync_folder(self._layout.file.parent)
+        except OSError as error:
+            raise unwritable(self._layout.file, error) from error
+        except duckdb.Error as error:
+            raise self.translated(error) from error
+        finally:
+            self.drop()
+            temporary.unlink(missing_ok=True)
+
+    def attach(self) -> None:
+        """Attach the file.
+
+        Raises:
+            HeldError: an outsider has it open.
+            DamagedLogError: its log can't be replayed.
+            StoreError: anything else that is wrong with it.
+        """
+        self._attach(self._layout.file, "")
+
+    def _attach(self, file: Path, options: str) -> None:
+        clause = f"(type duckdb{', ' if options else ''}{options})"
+        try:
+            self.connection.execute(f"attach {quoted(file)} as {NAME} {clause}")
+        except duckdb.Error as error:
+            raise self.translated(error) from error
+        self.attached = True
+
+    def detach(self) -> bool:
+        """Detach, which checkpoints; False where that failed: what was committed is in DuckDB's log then."""
+        self.attached = False
+        try:
+            self.connection.execute(f"detach {NAME}")
+        except duckdb.Error as error:
+            if isinstance(error, duckdb.FatalException) or "CHECKPOINT" not in str(error).upper():
+                self.reset()
+            return False
+        return True
+
+    def drop(self) -> None:
+        """Leave the file whatever state it is in."""
+        if self.attached:
+            try:
+                self.connection.execute("rollback")
+            except duckdb.Error:
+                pass  # no transaction is open
+            self.detach()
+
+    def reset(self) -> None:
+        """Begin again with a new instance; DuckDB asks for that after a fatal error."""
+        self.attached = False
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            try:
+                connection.close()
+            except duckdb.Error:
+                pass  # it is unusable, which is why it goes
+
+    def interrupt(self) -> None:
+        """Stop what runs, from another thread."""
+        if self._connection is not None:
+            self._connection.interrupt()
+
+    def rows(self, query: str, values: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
+        """Run a statement and take all it gives."""
+        return self.connection.execute(query, values).fetchall()
+
+    def entries(self, condition: str, values: Sequence[Any]) -> list[Entry]:
+        """Entries that fulfil a condition, oldest first."""
+        return [entry_of(row) for row in self.rows(f"select {COLUMNS} from nb.entries where {condition}", values)]  # noqa: S608
+
+    def load(self, data: bytes, base: int) -> int:
+        """Append a stretch of a journal, seqs from *base* + 1 on; gives the number of rows."""
+        text = data.decode()
+        self.connection.execute("pragma disable_optimizer")  # planning costs more than it saves here
+        try:
+            count: int = self.rows(_LOAD, [text, base])[0][0]
+        finally:
+            self.connection.execute("pragma enable_optimizer")
+        if lines.holds_sources(data):
+            self.rows(_SOURCES, [text])
+        return count
+
+    def write(self, entries: Iterable[Entry], base: int) -> None:
+        """Append entries as they are, seqs from *base* + 1 on."""
+        text = b"\n".join(lines.of_entry(entry) for entry in entries).decode()
+        self.rows(_WRITE, [text, base])
+
+    def translated(self, error: duckdb.Error) -> Exception:
+        """Say what a DuckDB error means for the store."""
+        return translated(error, self._layout)
+
+
+_HOLDER = re.compile(r"Conflicting lock is held in (.*?) ?\(PID (\d+)\)")
+
+
+def translated(error: duckdb.Error, layout: Layout) -> Exception:
+    """The error of ours that tells the user what DuckDB's means; every one names the file and what to do."""
+    text, file = str(error), repr(str(layout.file))
+    if (found := _HOLDER.search(text)) is not None:
+        pid = int(found[2])
+        program = process_name(pid) or Path(found[1]).name
+        here = " (this process)" if pid == os.getpid() else ""
+        return HeldError(f"{program} (PID {pid}){here}")
+    if "Could not set lock" in text:
+        return HeldError("another program")
+    if "already attached" in text or "Unique file handle conflict" in text or "different configuration" in text:
+        return HeldError("a connection of yours in this very process (close it)")
+    if isinstance(error, duckdb.InterruptException):
+        return StoreError("the query was interrupted")
+    if "only read versions" in text or "newer version of DuckDB" in text:
+        return StoreVersionError(f"{file} was written by a newer DuckDB than {duckdb.__version__}: upgrade duckdb ({_first(text)})")
+    if "WAL" in text and "Failed to commit" not in text and layout.wal.exists():
+        return DamagedLogError(_first(text))
+    if "No space left" in text:
+        return StoreError(f"{file} cannot be written: no space left on the disk; free some and try again")
+    if "Permission denied" in text or "Read-only file system" in text or "read-only mode" in text:
+        return StoreError(
+            f"{file} cannot be opened for writing: {_first(text)}; give this user write access to it and to its folder, "
+            f"or name another file with NBFLOW_STORE or Engine(path)"
+        )
+    if "not a valid DuckDB database" in text or "sqlite" in text.lower():
+        return StoreCorruptError(
+            f"{file} is not a DuckDB file: {_first(text)}; move it away or name another file. Nothing was changed"
+        )
+    if isinstance(error, duckdb.FatalException):
+        return StoreError(f"DuckDB stopped over {file} and was started anew: {_first(text)}; try again")
+    if any(sign in text for sign in ("Corrupt", "corrupt", "enough bytes", "checksum", "deserialize", "Serialization")):
+        return StoreCorruptError(
+            f"{file} is damaged: {_first(text)}; restore it from a backup (nbflow backup), or move it and its folder "
+            f"{str(layout.folder)!r} away to begin anew. Nothing was changed"
+        )
+    return StoreError(f"DuckDB could not work with {file}: {_first(text)}")
+
+
+def _first(text: str) -> str:
+    return text.strip().splitlines()[0].rstrip(".") if text.strip() else "no reason given"

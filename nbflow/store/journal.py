@@ -1,0 +1,293 @@
+"""The journal of one engine: append, sync in groups, acknowledge.
+
+Entries are queued by any thread and put into the file by the journal's own thread, or by a caller of `write` who wants
+them in the file before a body runs. One `fdatasync` makes a whole batch durable; then its acknowledgements go out, in
+order. The file is written at the last good offset, so a short write or a full disk is written over, not behind.
+"""
+
+import errno
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+from nbflow.clock import pause
+from nbflow.errors import NbflowError, StoreError
+from nbflow.store import lines
+from nbflow.store.layout import sync_folder
+from nbflow.store.segments import segment_path, segments
+
+Acked = Callable[[], None]
+
+SEGMENT = 16 * 1024 * 1024
+_BATCH = 10_000
+_RETRY = 0.1
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_log = logging.getLogger("nbflow")
+
+
+class _DiskFullError(Exception):
+    """There is no room now; the same bytes are written to the same place later."""
+
+
+class Journal:
+    """Writes what one engine records about its own instances.
+
+    Args:
+        folder: the journal folder.
+        engine: the engine's id.
+        store: the store's id, repeated in every header.
+        acknowledge: given a batch's acknowledgements in order, from the journal's thread.
+        segment: bytes after which a new file begins.
+
+    Attributes:
+        synced: the position up to which everything is durable.
+    """
+
+    def __init__(
+        self, folder: Path, engine: str, store: str, acknowledge: Callable[[list[Acked]], None], *, segment: int = SEGMENT
+    ) -> None:
+        self.synced = 0
+        self._folder, self._engine, self._store = folder, engine, store
+        self._acknowledge, self._segment = acknowledge, segment
+        self._queue: deque[tuple[bytes, Acked | None]] = deque()
+        self._writing = threading.Lock()  # of everything down to _acks
+        self._descriptor = -1
+        self._first = self._offset = 0
+        self._headed = -1
+        self._unwritten = b""
+        self._unsynced: deque[tuple[int, bytes]] = deque()
+        self._acks: list[Acked] = []
+        self._flushes: list[tuple[threading.Event, list[NbflowError]]] = []
+        self._failure: StoreError | None = None
+        self._complained = self._closing = False
+        self._wake = threading.Lock()
+        self._wake.acquire()
+        self._awake = False
+        self.thread = threading.Thread(target=self._run, name="nbflow-journal", daemon=True)
+        self.thread.start()
+
+    @property
+    def written(self) -> int:
+        """The position up to which the file holds good lines, durable or not yet."""
+        return self._offset
+
+    @property
+    def behind(self) -> bool:
+        """Whether something appended is not durable yet."""
+        return bool(self._queue) or self._offset > self.synced or bool(self._unwritten)
+
+    def append(self, line: bytes, acked: Acked | None = None) -> None:
+        """Queue a line; without *acked* it waits for the next batch."""
+        if self._failure is not None:
+            raise self._failure
+        if self._closing:
+            raise StoreError("this engine is closed: nothing more is recorded; make a new Engine")
+        self._queue.append((line, acked))
+        if acked is not None and not self._awake:
+            self._signal()
+
+    def write(self) -> None:
+        """Put everything queued into the file, from the calling thread."""
+        if not self._queue:
+            return
+        try:
+            with self._writing:
+                while self._queue:
+                    self._write_queued()
+        except _DiskFullError:
+            self._signal()  # the journal's thread tries again, and says so
+        except OSError as error:
+            self._fail(f"cannot be written: {error.strerror or error}")
+        if self._failure is not None:
+            raise self._failure
+
+    def flush(self) -> None:
+        """Return when everything appended so far is durable.
+
+        Raises:
+            StoreError: the journal has failed, or the disk is full now.
+        """
+        if self._failure is not None:
+            raise self._failure
+        if not self.behind:
+            return
+        done, errors = threading.Event(), list[NbflowError]()
+        self._flushes.append((done, errors))
+        self._signal()
+        while not done.wait(1.0):
+            if not self.thread.is_alive():
+                raise self._failure or StoreError("this engine is closed: what was appended last may not be recorded")
+        if errors:
+            raise errors[0]
+
+    def remove_until(self, position: int) -> None:
+        """Remove the files that end at or before *position*: they are in the DuckDB file for good."""
+        removed = False
+        for segment in segments(self._folder, self._engine)[:-1]:
+            if segment.end <= position:
+                segment.path.unlink(missing_ok=True)
+                removed = True
+        if removed:
+            sync_folder(self._folder)
+
+    def close(self) -> None:
+        """Make durable what is queued, then stop; a full disk does not hold it up."""
+        self._closing = True
+        self._signal()
+        self.thread.join()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Close the descriptor, no more: all that a forked child may do."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def _signal(self) -> None:
+        self._awake = True
+        try:
+            self._wake.release()
+        except RuntimeError:
+            pass  # it was awake already
+
+    def _run(self) -> None:
+        while True:
+            self._wake.acquire()
+            self._awake = False
+            closing = self._closing
+            flushes, self._flushes = self._flushes, []
+            try:
+                batches = len(self._queue) // _BATCH + 1  # what comes later wakes this thread again
+                while batches and self.behind and self._failure is None:
+                    batches -= self._sync()
+                error: NbflowError | None = self._failure
+            except _DiskFullError:
+                error = StoreError(
+                    f"the journal in {str(self._folder)!r} cannot be written: no space left on the disk; "
+                    f"free some, the entries wait and are written then"
+                )
+                if not self._complained:
+                    self._complained = True
+                    _log.warning("%s", error)
+            except OSError as failure:
+                self._fail(f"cannot be written: {failure.strerror or failure}")
+                error = self._failure
+            else:
+                self._complained = False
+            for done, errors in flushes:
+                if error is not None:
+                    errors.append(error)
+                done.set()
+            if closing:
+                return
+            if error is not None and self._failure is None:
+                pause(_RETRY)
+                self._signal()
+
+    def _sync(self) -> bool:
+        """Make durable what is queued now, and say so; False where it has to be done again."""
+        with self._writing:
+            self._write_queued()
+            acks, self._acks = self._acks, []
+            target, descriptor = self._offset, self._descriptor
+        try:
+            os.fdatasync(descriptor)
+        except OSError as error:
+            # The kernel may have dropped the pages and would say yes the next time: the file is not trusted again.
+            _log.warning("fdatasync of the journal in %r failed (%s): a new file is begun", str(self._folder), error)
+            with self._writing:
+                self._acks = acks + self._acks
+                self._begin_again()
+            return False
+        if os.fstat(descriptor).st_nlink == 0:
+            self._fail("was deleted while its engine was at work: nothing more can be recorded; restart this kernel")
+            return False
+        self.synced = target
+        with self._writing:
+            while self._unsynced and self._unsynced[0][0] <= target:
+                self._unsynced.popleft()
+            if self._offset - self._first >= self._segment:
+                self._rotate()
+        if acks:
+            self._acknowledge(acks)
+        return True
+
+    def _write_queued(self) -> None:
+        queue = self._queue
+        count = min(len(queue), _BATCH)
+        if count:
+            batch = []
+            if self._headed != self.synced or self._descriptor < 0:
+                self._headed = self.synced
+                batch.append(lines.header(self._store, self.synced))
+            for _ in range(count):
+                line, acked = queue.popleft()
+                batch.append(lines.framed(line))
+                if acked is not None:
+                    self._acks.append(acked)
+            self._unwritten += b"".join(batch)
+        if self._descriptor < 0:
+            self._open_segment(self._offset)
+        if self._unwritten:
+            self._put()
+
+    def _put(self) -> None:
+        """Write `_unwritten` at the last good offset; what is there beyond it was torn and is written over."""
+        start, data = self._offset - self._first, self._unwritten
+        done = 0
+        while done < len(data):
+            try:
+                count = os.pwrite(self._descriptor, data[done:], start + done)
+            except OSError as error:
+                if error.errno in _FULL:
+                    raise _DiskFullError from error
+                raise
+            if count <= 0:
+                raise _DiskFullError
+            done += count
+        self._unwritten = b""
+        self._offset += len(data)
+        self._unsynced.append((self._offset, data))
+
+    def _open_segment(self, first: int) -> None:
+        path = segment_path(self._folder, self._engine, first)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        try:
+            descriptor = os.open(path, flags, 0o600)
+            sync_folder(self._folder)
+        except OSError as error:
+            if error.errno in _FULL:
+                raise _DiskFullError from error
+            raise
+        old, self._descriptor = self._descriptor, descriptor
+        self._first = first
+        if old >= 0:
+            os.close(old)
+
+    def _rotate(self) -> None:
+        """Begin a new file; all of the old one is durable first, so that damage in it can't pass for its end."""
+        os.fdatasync(self._descriptor)
+        self.synced = self._offset
+        self._unsynced.clear()
+        self._open_segment(self._offset)
+        self._headed = -1
+
+    def _begin_again(self) -> None:
+        """Put the bytes that were not durable into a new file, at the positions they had."""
+        data = b"".join(part for _, part in self._unsynced) + self._unwritten
+        if self.synced == self._first:  # the file of that name is the one that failed
+            path = segment_path(self._folder, self._engine, self._first)
+            path.rename(path.with_suffix(".failed"))
+        self._unsynced.clear()
+        self._offset, self._unwritten = self.synced, data
+        self.abandon()
+        self._open_segment(self.synced)
+        self._put()
+        os.fdatasync(self._descriptor)
+
+    def _fail(self, what: str) -> None:
+        self._failure = self._failure or StoreError(f"the journal of this engine in {str(self._folder)!r} {what}")
+        _log.error("%s", self._failure)

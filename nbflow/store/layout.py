@@ -1,0 +1,92 @@
+"""Where the files of a store are: everything beside the real path of the DuckDB file."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from nbflow.errors import StoreError, UsageError
+
+DEFAULT = Path(".nbflow") / "history.duckdb"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The paths of one store.
+
+    Attributes:
+        file: the DuckDB file, links followed: whoever comes by another name finds the same locks.
+        folder: holds everything else; the file itself too where it is the default `.nbflow/history.duckdb`.
+    """
+
+    file: Path
+    folder: Path
+
+    @classmethod
+    def of(cls, path: str | os.PathLike[str] | None) -> "Layout":
+        """The layout for a DuckDB file, the default one for None; nothing is made."""
+        file = Path(os.path.realpath(DEFAULT if path is None else Path(path).expanduser()))
+        if file.is_dir():
+            raise UsageError(f"{str(file)!r} is a folder, not a DuckDB file: name a file in it, such as 'history.duckdb'")
+        if (file.parent.name, file.name) == DEFAULT.parts[-2:]:
+            return cls(file, file.parent)
+        stem = file.name.removesuffix(".duckdb")
+        return cls(file, file.with_name(f"{stem}.nbflow"))
+
+    @property
+    def journal(self) -> Path:
+        """The folder of the journals of living engines."""
+        return self.folder / "journal"
+
+    @property
+    def artifacts(self) -> Path:
+        """The folder of the artefacts."""
+        return self.folder / "artifacts"
+
+    @property
+    def wal(self) -> Path:
+        """DuckDB's own log, there only inside a lease."""
+        return self.file.with_name(f"{self.file.name}.wal")
+
+    def beside(self, what: str) -> Path:
+        """One of the small files that go with the DuckDB file: turn, lock, holder.json, news."""
+        return self.folder / f"{self.file.name}.{what}"
+
+    def prepare(self) -> None:
+        """Make the folders, only for the user's own eyes."""
+        default = self.folder == self.file.parent
+        if not default and not self.file.parent.is_dir():
+            raise StoreError(f"{str(self.file)!r} cannot be made: the folder {str(self.file.parent)!r} does not exist; make it first")
+        try:
+            if not self.folder.is_dir():
+                self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                if default:
+                    (self.folder / ".gitignore").write_text("*\n")
+                sync_folder(self.folder.parent)
+            for folder in (self.journal, self.artifacts):
+                if not folder.is_dir():
+                    folder.mkdir(mode=0o700, exist_ok=True)
+                    sync_folder(self.folder)
+        except OSError as error:
+            raise unwritable(self.folder, error) from error
+
+    def folder_id(self) -> str:
+        """The journal folder as the system knows it: a copy of it is another one (S52)."""
+        status = self.journal.stat()
+        return f"{status.st_dev}:{status.st_ino}"
+
+
+def sync_folder(folder: Path) -> None:
+    """Make names made, changed and removed in *folder* last (S53)."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def unwritable(path: Path, error: OSError) -> StoreError:
+    """What to say where the system refuses to write."""
+    return StoreError(
+        f"{str(path)!r} cannot be written: {error.strerror or error}; give this user write access, "
+        f"or name another file with NBFLOW_STORE or Engine(path)"
+    )

@@ -1,0 +1,288 @@
+"""Who may touch the DuckDB file now, who is alive, and whether others have written.
+
+All by the operating system's locks and one small file each; a lock dies with its process, however that ends.
+"""
+
+import errno
+import fcntl
+import json
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from nbflow.clock import SystemClock, pause
+from nbflow.core.model import Owner
+from nbflow.errors import StoreError
+from nbflow.store.layout import Layout, sync_folder, unwritable
+
+Count = tuple[int, int]
+
+LIFE = ".nbj"
+_POLL = 0.001
+_REFUSED = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
+
+
+def _try_lock(descriptor: int, how: int, path: Path) -> bool:
+    try:
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in _REFUSED:
+            return False
+        raise StoreError(
+            f"{str(path)!r} cannot be locked: {error.strerror or error}; this file system has no lock service: "
+            f"put the store on a local disk (NBFLOW_STORE)"
+        ) from error
+    return True
+
+
+class FileLock:
+    """An exclusive lock on a file of its own, which may be deleted under us and is then made again."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor = -1
+
+    def try_acquire(self) -> bool:
+        """Take it if it is free."""
+        for _ in range(10):
+            if self._descriptor < 0:
+                self._descriptor = self._open()
+            if not _try_lock(self._descriptor, fcntl.LOCK_EX, self.path):
+                if self.in_place():
+                    return False
+            elif self.in_place():
+                return True
+            self.forget()  # somebody deleted the file: whoever comes now locks another one
+        return False
+
+    def in_place(self) -> bool:
+        """Whether the file that is locked is still the one of that name."""
+        try:
+            named, held = os.stat(self.path), os.fstat(self._descriptor)
+        except OSError:
+            return False
+        return (named.st_dev, named.st_ino) == (held.st_dev, held.st_ino)
+
+    def release(self) -> None:
+        """Give it back."""
+        if self._descriptor >= 0:
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    def forget(self) -> None:
+        """Close the descriptor; in a forked child the parent's lock stays."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def _open(self) -> int:
+        try:
+            return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise unwritable(self.path, error) from error
+
+
+class Lease:
+    """The right to have the DuckDB file attached: first a turn, then the lock, so that nobody starves."""
+
+    def __init__(self, layout: Layout, holder: dict[str, Any]) -> None:
+        self._turn, self._lock = FileLock(layout.beside("turn")), FileLock(layout.beside("lock"))
+        self._holder_path, self._holder = layout.beside("holder.json"), holder
+        self._time = SystemClock()
+
+    def acquire(self, seconds: float, stopped: Callable[[], bool]) -> bool:
+        """Wait for it at most *seconds*, or until *stopped* says so."""
+        deadline = self._time.monotonic() + seconds
+        if not self._poll(self._turn, deadline, stopped):
+            return False
+        try:
+            if not self._poll(self._lock, deadline, stopped):
+                return False
+        finally:
+            self._turn.release()
+        self._sign()
+        return True
+
+    def release(self) -> None:
+        """Let the next one in."""
+        self._lock.release()
+
+    def intact(self) -> bool:
+        """Whether it is still ours: deleting the lock's file would let a second holder in."""
+        return self._lock.in_place()
+
+    def holder(self) -> str:
+        """Who has it, in words."""
+        try:
+            signed = json.loads(self._holder_path.read_text())
+        except (OSError, ValueError):
+            return "another process"
+        name = f"{signed['notebook']}, " if signed.get("notebook") else ""
+        text = f"{name}PID {signed['pid']} on {signed['host']} since {signed['since']}"
+        if signed["host"] == socket.gethostname() and stopped_process(signed["pid"]):
+            text += ", stopped (Ctrl-Z?)"
+        return text
+
+    def forget(self) -> None:
+        """Close the descriptors."""
+        self._turn.forget()
+        self._lock.forget()
+
+    def _poll(self, lock: FileLock, deadline: float, stopped: Callable[[], bool]) -> bool:
+        while not lock.try_acquire():
+            if stopped() or self._time.monotonic() >= deadline:
+                return False
+            pause(_POLL)
+        return True
+
+    def _sign(self) -> None:
+        temporary = self._holder_path.with_name(f"{self._holder_path.name}.{self._holder['engine']}")
+        since = self._time.now().strftime("%Y-%m-%d %H:%M:%S UTC")
+        try:
+            temporary.write_text(json.dumps({**self._holder, "since": since}))
+            temporary.replace(self._holder_path)
+        except OSError:
+            pass  # it only serves messages; a full disk must not keep anyone out
+
+
+def stopped_process(pid: int) -> bool:
+    """Whether a process of this machine is stopped by a signal."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return False
+    return state in ("T", "t")
+
+
+def process_name(pid: int) -> str:
+    """What runs as *pid*, as far as the system tells."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+class LifeLock:
+    """An empty file that an engine keeps locked for as long as it lives."""
+
+    def __init__(self, folder: Path, engine: str) -> None:
+        self.path = folder / f"{engine}{LIFE}"
+        temporary = folder / f".{engine}{LIFE}"
+        try:
+            self._descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise unwritable(temporary, error) from error
+        try:
+            if not _try_lock(self._descriptor, fcntl.LOCK_EX, temporary):
+                raise StoreError(f"{str(temporary)!r} is locked by somebody else; make a new Engine")
+            temporary.replace(self.path)
+            sync_folder(folder)
+        except BaseException:
+            self.forget()
+            temporary.unlink(missing_ok=True)
+            raise
+
+    def remove(self) -> None:
+        """An orderly end: nothing is left of it."""
+        self.path.unlink(missing_ok=True)
+        self.forget()
+
+    def forget(self) -> None:
+        """Close the descriptor."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def lives(folder: Path, engine: str) -> bool | None:
+    """Whether an engine's life lock is held; None where there is no such file."""
+    path = folder / f"{engine}{LIFE}"
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        return not _try_lock(descriptor, fcntl.LOCK_SH, path)
+    finally:
+        os.close(descriptor)
+
+
+def alive(layout: Layout, owner: Owner) -> bool | None:
+    """Whether the engine of a claim lives; None where the locks here cannot tell (S52)."""
+    if owner.host != socket.gethostname():
+        return None
+    life = lives(layout.journal, owner.engine)
+    if life is None:  # dead only if this is the folder where it was made: a copy or another mount knows nothing
+        return False if owner.folder == layout.folder_id() else None
+    return life
+
+
+def seize(folder: Path, engine: str) -> int | None:
+    """Take a dead engine's life lock, to keep while its journal is loaded; None where it lives after all."""
+    path = folder / f"{engine}{LIFE}"
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    for _ in range(20):  # a probe's shared lock lasts some microseconds
+        if _try_lock(descriptor, fcntl.LOCK_EX, path):
+            return descriptor
+        pause(_POLL)
+    os.close(descriptor)
+    return None
+
+
+class News:
+    """A counter that rises before each commit: who polls it learns that others may have written."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._path = layout.beside("news")
+        self._descriptor = -1
+        self._inode = 0
+        self._reading = threading.Lock()
+
+    def read(self) -> Count:
+        """The counter, and the file it is in: one made anew counts from the start again."""
+        with self._reading:
+            try:
+                inode = os.stat(self._path).st_ino
+            except FileNotFoundError:
+                inode = 0
+            if inode != self._inode or self._descriptor < 0:
+                self._open()
+            data = os.pread(self._descriptor, 8, 0)
+            return self._inode, int(struct.unpack("<Q", data)[0]) if len(data) == 8 else 0
+
+    def bump(self) -> Count:
+        """Raise it, under the lease; gives the new count."""
+        inode, count = self.read()
+        os.pwrite(self._descriptor, struct.pack("<Q", count + 1), 0)
+        return inode, count + 1
+
+    def forget(self) -> None:
+        """Close the descriptor."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def _open(self) -> None:
+        self.forget()
+        try:
+            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise unwritable(self._path, error) from error
+        self._inode = os.fstat(self._descriptor).st_ino
+
+
+def own_holder(engine: str, notebook: str) -> dict[str, Any]:
+    """What an engine signs the lease with."""
+    return {"engine": engine, "pid": os.getpid(), "host": socket.gethostname(), "notebook": notebook}
+
+
+__all__ = [
+    "LIFE", "FileLock", "Lease", "LifeLock", "News", "alive", "lives", "own_holder", "process_name", "seize",
+    "stopped_process",
+]  # fmt: skip

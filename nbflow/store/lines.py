@@ -1,0 +1,198 @@
+"""The lines of a journal: JSON objects whose first member is a frame of length and checksum.
+
+    {"f":"<length><crc>","kind":"do.finished","created_seq":1,…}      an entry
+    {"f":"<length><crc>","source":"<hash>","text":"…"}                a source text
+    {"f":"<length><crc>","journal":1,"store":"<uid>","synced":4096}   the header of a batch
+
+Each line is whole JSON, so DuckDB reads a stretch of a journal as it is and the frame costs no parsing of its own.
+"""
+
+import json
+import zlib
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from nbflow.core.model import Entry
+from nbflow.errors import UsageError
+
+FORMAT = 1
+FRAME = len('{"f":"0000000000000000",')
+_HEADER = b'"journal":'
+_SOURCE = b'"source":'
+
+
+class _Line(msgspec.Struct, omit_defaults=True):
+    kind: str
+    created_seq: int
+    token: int
+    recorded_at: datetime
+    step: str | None = None
+    count: int | None = None
+    key: str | None = None
+    body: str = "{}"
+    value: str | None = None
+    value64: bytes | None = None
+
+
+class _Header(msgspec.Struct):
+    journal: int
+    store: str
+    synced: int
+
+
+class _Source(msgspec.Struct):
+    source: str
+    text: str
+
+
+_encode = msgspec.json.Encoder().encode
+_decode_header = msgspec.json.Decoder(_Header).decode
+_decode_line = msgspec.json.Decoder(_Line).decode
+_decode_json = msgspec.json.Decoder().decode
+
+
+def body_text(body: dict[str, Any]) -> str:
+    """A body as JSON text."""
+    try:
+        return _encode(body).decode()
+    except (UnicodeEncodeError, OverflowError, TypeError, ValueError):
+        return json.dumps(_shown(body), ensure_ascii=False, default=str)
+
+
+def _shown(value: Any) -> Any:
+    """Half of a surrogate pair has no place in JSON and would break SQL over the column: bodies show it escaped."""
+    match value:
+        case str():
+            return value.encode("utf-8", "backslashreplace").decode()
+        case dict():
+            return {_shown(str(key)): _shown(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_shown(item) for item in value]
+        case _:
+            return value
+
+
+def parse_body(text: str) -> dict[str, Any]:
+    """The body that *text* is."""
+    try:
+        body: dict[str, Any] = _decode_json(text)
+    except msgspec.DecodeError:
+        body = json.loads(text)
+    return body
+
+
+def of_entry(entry: Entry) -> bytes:
+    """An entry as JSON, not framed yet.
+
+    Raises:
+        UsageError: the name or key of the step is no text that can be stored.
+    """
+    text = encoded = None
+    if entry.value is not None:
+        try:
+            text = entry.value.decode()
+        except UnicodeDecodeError:
+            encoded = entry.value
+    try:
+        return _encode(
+            _Line(
+                entry.kind, entry.created_seq, entry.token, entry.recorded_at, entry.step, entry.count, entry.key,
+                body_text(entry.body), text, encoded,
+            )
+        )  # fmt: skip
+    except UnicodeEncodeError as error:
+        name = entry.step if entry.key is None else entry.key
+        raise UsageError(f"{name!r} cannot be stored: it holds half of a surrogate pair; use ordinary text for names and keys") from error
+
+
+def of_source(code_hash: str, text: str) -> bytes:
+    """A source text as JSON, not framed yet."""
+    return _encode(_Source(code_hash, text.encode("utf-8", "backslashreplace").decode()))
+
+
+def header(store: str, synced: int) -> bytes:
+    """The first line of a batch, framed: up to where the journal was synced when it was written."""
+    return framed(_encode(_Header(FORMAT, store, synced)))
+
+
+def framed(line: bytes) -> bytes:
+    """A line as it stands in the file."""
+    rest = line[1:]
+    return b'{"f":"%08x%08x",%b\n' % (len(rest), zlib.crc32(rest), rest)
+
+
+def _good(data: bytes, start: int, end: int) -> bool:
+    if data[start : start + 6] != b'{"f":"' or data[start + 22 : start + FRAME] != b'",':
+        return False
+    try:
+        length, crc = int(data[start + 6 : start + 14], 16), int(data[start + 14 : start + 22], 16)
+    except ValueError:
+        return False
+    return start + FRAME + length == end and zlib.crc32(data[start + FRAME : end]) == crc
+
+
+def good_end(data: bytes, limit: int) -> tuple[int, int]:
+    """Where the good lines at the start of *data* end, and how many they are, *limit* at most."""
+    start = lines = 0
+    while lines < limit:
+        end = data.find(b"\n", start)
+        if end < 0 or not _good(data, start, end):
+            break
+        start = end + 1
+        lines += 1
+    return start, lines
+
+
+def line_end(data: bytes, limit: int) -> tuple[int, int]:
+    """The same for bytes that are known to be good."""
+    start = lines = 0
+    while lines < limit:
+        end = data.find(b"\n", start)
+        if end < 0:
+            break
+        start = end + 1
+        lines += 1
+    return start, lines
+
+
+def highest_synced(data: bytes) -> int:
+    """The highest position that any good header in *data* calls synced, wherever damage lies between; -1 for none."""
+    highest, start = -1, 0
+    while (end := data.find(b"\n", start)) >= 0:
+        if data[start + FRAME : start + FRAME + len(_HEADER)] == _HEADER and _good(data, start, end):
+            highest = max(highest, _decode_header(b"{" + data[start + FRAME : end]).synced)
+        start = end + 1
+    return highest
+
+
+def store_of(data: bytes) -> str | None:
+    """The store that the journal beginning with *data* belongs to."""
+    end = data.find(b"\n")
+    if end < 0 or data[FRAME : FRAME + len(_HEADER)] != _HEADER or not _good(data, 0, end):
+        return None
+    return _decode_header(b"{" + data[FRAME:end]).store
+
+
+def holds_sources(data: bytes) -> bool:
+    """Whether source texts may be among these lines."""
+    return b'",' + _SOURCE in data
+
+
+def is_entry(data: bytes, start: int) -> bool:
+    """Whether the line at *start* is an entry."""
+    return data[start + FRAME : start + FRAME + 7] == b'"kind":'
+
+
+def instance_entries(data: bytes) -> list[tuple[str, int, int, datetime, str]]:
+    """What tells apart the entries in *data* that are about an instance itself, not a step of it."""
+    found = []
+    start = 0
+    while (end := data.find(b"\n", start)) >= 0:
+        if is_entry(data, start):
+            line = _decode_line(b"{" + data[start + FRAME : end])
+            if line.step is None:
+                found.append((line.kind, line.created_seq, line.token, line.recorded_at, line.body))
+        start = end + 1
+    return found

@@ -1,0 +1,206 @@
+"""`":memory:"`: no files, no journal; the entries in a list, and a DuckDB table made from it when `sql` asks."""
+
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from nbflow import ids
+from nbflow.clock import Clock, SystemClock
+from nbflow.core.history import Head, fold_head
+from nbflow.core.model import FENCES, Draft, Entry, Kind, Owner
+from nbflow.errors import NotFoundError, StoreError
+from nbflow.store.base import Decision
+
+
+def claim_body(owner: Owner, by: str) -> dict[str, Any]:
+    """What a `claimed` entry says of who runs the instance from now on."""
+    return {
+        "engine": owner.engine,
+        "pid": owner.pid,
+        "host": owner.host,
+        "folder": owner.folder,
+        "notebook": owner.notebook,
+        "by": by,
+    }
+
+
+class MemoryStore:
+    """A history that ends with the process; everything is "durable" as soon as it is said."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self.engine_id, self.uid = ids.new_uid(), ids.new_uid()
+        self.path: Path | None = None
+        self._folder = tempfile.TemporaryDirectory(prefix="nbflow-")
+        self.artifacts = Path(self._folder.name)
+        self.on_news: Callable[[list[Entry]], None] | None = None
+        self.on_acked: Callable[[list[Callable[[], None]]], None] | None = None
+        self._clock = clock or SystemClock()
+        self._lock = threading.RLock()
+        self._entries: list[Entry] = []
+        self._by_instance: dict[int, list[Entry]] = {}
+        self._heads: dict[int, Head] = {}
+        self._ids: dict[tuple[str, str], int] = {}
+        self._sources: dict[str, str] = {}
+        self._closed = False
+
+    def create(self, drafts: Sequence[Draft], owner: Owner | None) -> list[list[Entry] | Head]:
+        """Create what does not exist; see `Store.create`."""
+        made: list[list[Entry] | Head] = []
+        with self._lock:
+            for draft in drafts:
+                known = self._ids.get((draft.workflow, draft.instance_id))
+                if known is not None and not self._heads[known].deleted:
+                    made.append(self._heads[known])
+                    continue
+                seq = len(self._entries) + 1
+                created = self._add(Kind.CREATED, seq, 0, draft.body, draft.params)
+                self._ids[draft.workflow, draft.instance_id] = seq
+                made.append([created])
+                if owner is not None:
+                    made[-1] = [created, self._add(Kind.CLAIMED, seq, 1, claim_body(owner, "create"), None)]
+        return made
+
+    def claim(
+        self, created_seqs: Sequence[int], owner: Owner, by: str, *, force: bool = False
+    ) -> dict[int, list[Entry]]:
+        """Take over what nobody runs; in memory there is no other engine to run it."""
+        claimed: dict[int, list[Entry]] = {}
+        with self._lock:
+            for seq in created_seqs:
+                head = self._heads.get(seq)
+                if head is None or head.deleted or (head.owner is not None and not force):
+                    continue
+                self._add(Kind.CLAIMED, seq, head.token + 1, claim_body(owner, by), None)
+                claimed[seq] = list(self._by_instance[seq])
+        return claimed
+
+    def append(self, entry: Entry, acked: Callable[[], None] | None = None) -> None:
+        """Take an entry in; it is acknowledged at once."""
+        with self._lock:
+            if self._closed:
+                msg = "this engine is closed; nothing more is recorded"
+                raise StoreError(msg)
+            self._append(entry)
+            if acked is None:
+                return
+            if self.on_acked is not None:
+                self.on_acked([acked])
+            else:
+                acked()
+
+    def write(self) -> None:
+        """Nothing can be lost before the process is."""
+
+    def flush(self) -> None:
+        """Nothing can be lost before the process is."""
+
+    def moved(self) -> bool:
+        """Whether there are others who write: never."""
+        return False
+
+    def look(self, then: Callable[[], None]) -> None:
+        """Nobody else writes."""
+        then()
+
+    def command(
+        self, created_seq: int, decide: Callable[[Head, Callable[[], list[Entry]]], Sequence[Decision]]
+    ) -> list[Entry]:
+        """Write what is said about an instance that nobody runs."""
+        with self._lock:
+            head = self._heads.get(created_seq)
+            if head is None or head.deleted:
+                msg = f"instance {created_seq} does not exist"
+                raise NotFoundError(msg)
+            written = []
+            for kind, body, value in decide(head, lambda: list(self._by_instance[created_seq])):
+                token = self._heads[created_seq].token + 1 if kind in FENCES else 0
+                written.append(self._add(kind, created_seq, token, body, value))
+            return written
+
+    def find(self, instance_id: str, workflow: str | None = None) -> list[Head]:
+        """Instances of that id, at most one per workflow."""
+        with self._lock:
+            return [
+                self._heads[seq]
+                for (name, known_id), seq in self._ids.items()
+                if known_id == instance_id and workflow in (None, name) and not self._heads[seq].deleted
+            ]
+
+    def heads(self, workflow: str | None = None, *, unfinished: bool = False, limit: int | None = 100) -> list[Head]:
+        """Instances, newest first."""
+        with self._lock:
+            found = [
+                head
+                for head in reversed(self._heads.values())
+                if not head.deleted and workflow in (None, head.workflow) and not (unfinished and head.finished)
+            ]
+        return found[:limit]
+
+    def head(self, created_seq: int) -> Head | None:
+        """One instance."""
+        head = self._heads.get(created_seq)
+        return None if head is None or head.deleted else head
+
+    def read(self, created_seq: int) -> list[Entry]:
+        """All entries of one instance, oldest first."""
+        with self._lock:
+            return list(self._by_instance.get(created_seq, ()))
+
+    def alive(self, owner: Owner) -> bool | None:
+        """Only this engine can own anything here."""
+        return owner.engine == self.engine_id and not self._closed
+
+    def save_source(self, code_hash: str, text: str) -> None:
+        """Keep a source text once per hash."""
+        self._sources.setdefault(code_hash, text)
+
+    def source(self, code_hash: str) -> str | None:
+        """The text kept under this hash."""
+        return self._sources.get(code_hash)
+
+    def sql(self, query: str) -> Any:
+        """Run *query* over a DuckDB table made of the entries so far."""
+        from nbflow.store.queries import relation_of  # noqa: PLC0415 - duckdb only when it is asked for
+
+        with self._lock:
+            entries, sources = list(self._entries), dict(self._sources)
+        return relation_of(entries, sources, self.artifacts, query)
+
+    def facts(self) -> Mapping[str, Any]:
+        """Where it is and how much is in it."""
+        return {"path": ":memory:", "size": 0, "entries": len(self._entries), "journalled": 0, "holder": None}
+
+    def close(self) -> None:
+        """Forget the artefacts' folder; the entries go with the object."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._folder.cleanup()
+
+    def _add(self, kind: Kind, created_seq: int, token: int, body: dict[str, Any], value: bytes | None) -> Entry:
+        return self._append(Entry(kind, created_seq, token, self._clock.now(), body=body, value=value))
+
+    def _append(self, entry: Entry) -> Entry:
+        seq = len(self._entries) + 1
+        stored = Entry(
+            entry.kind,
+            entry.created_seq,
+            entry.token,
+            entry.recorded_at,
+            entry.step,
+            entry.count,
+            entry.key,
+            entry.body,
+            entry.value,
+            seq,
+        )
+        self._entries.append(stored)
+        self._by_instance.setdefault(entry.created_seq, []).append(stored)
+        head = self._heads.get(entry.created_seq)
+        if head is None:
+            self._heads[entry.created_seq] = fold_head([stored])
+        else:
+            head.apply(stored)
+        return stored

@@ -1,0 +1,169 @@
+"""Read journals back: which files a journal has, and the stretch of good lines from a position on.
+
+Positions count bytes from the engine's start; a file is named by the position of its first byte.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from nbflow.errors import StoreCorruptError
+from nbflow.store import lines
+
+SUFFIX = ".seg"
+_CHUNK = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One file: the bytes from *first* to *end* of a journal."""
+
+    path: Path
+    first: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Good lines of a journal from *start* to *end*; *last* where nothing follows now."""
+
+    data: bytes
+    start: int
+    end: int
+    last: bool
+
+
+def segment_path(folder: Path, engine: str, first: int) -> Path:
+    """The file of a journal that begins at *first*."""
+    return folder / f"{engine}.{first:015d}{SUFFIX}"
+
+
+def segments(folder: Path, engine: str) -> list[Segment]:
+    """The files of a journal in order; each ends where the next begins, whatever it holds beyond."""
+    found = []
+    prefix = f"{engine}."
+    for entry in os.scandir(folder):
+        if entry.name.startswith(prefix) and entry.name.endswith(SUFFIX):
+            first = entry.name[len(prefix) : -len(SUFFIX)]
+            if first.isdigit():
+                try:
+                    found.append((int(first), entry.path, entry.stat().st_size))
+                except FileNotFoundError:
+                    continue  # its owner has just removed it: it is in the DuckDB file
+    found.sort()
+    ends = [first for first, _, _ in found[1:]]
+    return [
+        Segment(Path(path), first, min(first + size, ends[i]) if i < len(ends) else first + size)
+        for i, (first, path, size) in enumerate(found)
+    ]
+
+
+def engines(folder: Path) -> set[str]:
+    """The ids of engines that have a lock file or a journal here."""
+    return {entry.name.partition(".")[0] for entry in os.scandir(folder) if entry.name.endswith((SUFFIX, ".nbj"))}
+
+
+def known_good(folder: Path, engine: str, start: int, end: int, rows: int) -> Stretch:
+    """Lines of one's own journal, which are good up to *end* because it was synced."""
+    for segment in segments(folder, engine):
+        if segment.first <= start < segment.end:
+            stop = min(segment.end, end)
+            size = _CHUNK
+            while True:
+                data = _read(segment, start, min(stop, start + size))
+                length, _ = lines.line_end(data, rows)
+                if length or start + size >= stop:
+                    break
+                size *= 4  # one line longer than that
+            return Stretch(data[:length], start, start + length, start + length >= end)
+    return Stretch(b"", start, start, last=True)
+
+
+def readable(folder: Path, engine: str, start: int, rows: int, *, living: bool) -> Stretch:
+    """Lines of somebody's journal, from *start* to its last good line or *rows* lines on.
+
+    Raises:
+        StoreCorruptError: a line of a dead engine's journal is bad that had been synced.
+    """
+    found = segments(folder, engine)
+    for number, segment in enumerate(found):
+        if segment.first <= start < segment.end:
+            size = _CHUNK
+            while True:
+                stop = min(segment.end, start + size)
+                data = _read(segment, start, stop, sync=living)
+                length, count = lines.good_end(data, rows)
+                if length or stop == segment.end:
+                    break
+                size *= 4
+            end = start + length
+            more = count == rows or stop < segment.end or (end == segment.end and number + 1 < len(found))
+            if not more and not living and end < segment.end:
+                _check_end(found[number:], end)
+            return Stretch(data[:length], start, end, last=not more)
+        if segment.first > start:
+            if living:  # its owner has removed what was loaded, or is beginning a file
+                break
+            raise StoreCorruptError(
+                f"the journal of engine {engine} in {str(folder)!r} misses the bytes from {start} to {segment.first}: "
+                f"a file of it was removed or cut; put it back, or move {segment.path.name!r} and what follows it out of the "
+                f"folder to go on without those entries. Nothing was changed"
+            )
+    return Stretch(b"", start, start, last=True)
+
+
+def _check_end(found: list[Segment], bad: int) -> None:
+    """Tell the torn end of a journal from damage in its middle: what was synced had no bad line."""
+    segment = found[0]
+    synced = found[1].first if len(found) > 1 else lines.highest_synced(_read(segment, segment.first, segment.end))
+    if bad < synced:
+        raise StoreCorruptError(
+            f"{str(segment.path)!r} is damaged at byte {bad - segment.first}: lines that were safely on disk cannot be read; "
+            f"restore the file from a backup, or move it out of the folder to go on without its last entries. "
+            f"Nothing was changed"
+        )
+
+
+def journal_end(folder: Path, engine: str) -> int:
+    """Where the files of a journal end, good or not; 0 without files."""
+    found = segments(folder, engine)
+    return found[-1].end if found else 0
+
+
+def store_of(folder: Path, engine: str) -> str | None:
+    """The id of the store that a journal belongs to, None where it does not say."""
+    found = segments(folder, engine)
+    return lines.store_of(_read(found[0], found[0].first, min(found[0].end, found[0].first + 4096))) if found else None
+
+
+def count_entries(folder: Path, engine: str, start: int, end: int) -> int:
+    """How many entries one's own journal holds between two positions."""
+    total = 0
+    while start < end:
+        stretch = known_good(folder, engine, start, end, 100_000)
+        if stretch.end == start:
+            break
+        total += stretch.data.count(b',"kind":"')
+        start = stretch.end
+    return total
+
+
+def _read(segment: Segment, start: int, stop: int, *, sync: bool = False) -> bytes:
+    try:
+        descriptor = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return b""
+    try:
+        if sync:
+            os.fdatasync(descriptor)  # what is loaded must not be ahead of what lasts
+        parts = []
+        position = start
+        while position < stop:
+            part = os.pread(descriptor, stop - position, position - segment.first)
+            if not part:
+                break
+            parts.append(part)
+            position += len(part)
+        return b"".join(parts)
+    finally:
+        os.close(descriptor)

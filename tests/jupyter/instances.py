@@ -1,0 +1,104 @@
+"""An instance made of entries alone, with the surface of `WorkflowInstance` that panel and twin use."""
+
+from datetime import datetime, timedelta
+
+from nbflow.core.history import History
+from nbflow.core.model import Kind
+from nbflow.errors import InvalidStatusError
+from nbflow.store.views import InstanceView, StepView, instance_view, step_view
+from tests.core.stories import entry, seconds
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    '<img src=x onerror="window.hit=1">',
+    "\" onmouseover='alert(1)' x=\"",
+    "</details></table><h1>out</h1>",
+    "a\x1b[31mred\x07",
+    "\u202egnp.exe",
+    "\ud800 alone",
+    "&lt;b&gt; &amp;",
+    "line\nbreak\r\nand\u2028more",
+    "x" * 100_000,
+    "{{7*7}} ${7*7} %s %(x)s",
+]
+
+
+class Feed:
+    def __init__(self) -> None:
+        self.subscribers: list = []
+
+    def subscribe(self, callback):
+        self.subscribers.append(callback)
+        return lambda: self.subscribers.remove(callback)
+
+    def publish(self, created_seq: int = 1) -> None:
+        for callback in list(self.subscribers):
+            callback(created_seq)
+
+
+class FakeEngine:
+    def __init__(self) -> None:
+        self.uid, self.engine_id, self.feed = "store-1", "engine-1", Feed()
+
+
+class FakeInstance:
+    """One instance whose history a test writes; controls note that they were called."""
+
+    def __init__(self, workflow: str = "Ingest", instance_id: str = "ingest-01jd3k7q", **created) -> None:
+        self.engine = FakeEngine()
+        self.created_seq = 1
+        self.workflow_name, self.id = workflow, instance_id
+        self.seq = 1
+        first = entry(Kind.CREATED, 0, 0, 1, value=b"{}", workflow=workflow, id=instance_id, **created)
+        self.history = History([first])
+        self.calls: list = []
+        self.answered: dict = {}
+        self.failing: Exception | None = None
+        self.write(Kind.CLAIMED, 0, by="cell")
+        self.write(Kind.ACTIVATED, 0)
+
+    @property
+    def created_at(self) -> datetime:
+        return seconds(0)
+
+    def write(self, kind: Kind, at: float = 1, step: str | None = None, count: int = 1, **body) -> None:
+        self.seq += 1
+        token = 2 if kind is Kind.TERMINATED else 1
+        value = b"1" if kind.value.endswith("finished") or kind is Kind.COMPLETED else None
+        assert self.history.apply(entry(kind, token, at, self.seq, step, count if step else None, value, **body))
+        self.engine.feed.publish()
+
+    def done(self, step: str, order: int, at: float = 1, count: int = 1, line: str = "3", **body) -> None:
+        preview = {"kind": "text", "text": line, "truncated": False, "line": line}
+        started = (seconds(at) - timedelta(seconds=1)).isoformat()
+        self.write(Kind.DO_FINISHED, at, step, count, order=order, preview=preview, started_at=started, **body)
+
+    def wait_for(self, step: str, order: int, event_type: str = "approval", **body) -> None:
+        self.write(Kind.WAIT_STARTED, 2, step, order=order, event_type=event_type, **body)
+
+    def view(self) -> InstanceView:
+        if self.failing is not None:
+            raise self.failing
+        return instance_view(self.history, here=True)
+
+    def rows(self, start: int, stop: int | None) -> tuple[int, list[StepView]]:
+        ordered = sorted(self.history.steps.values(), key=lambda step: step.order)
+        return len(ordered), [step_view(step, self.history.replayed) for step in ordered[start:stop]]
+
+    def answer(self, name: str, count: int, payload: object, by: str | None = None) -> None:
+        if (name, count) in self.answered:
+            msg = f"'{name}' was answered by ana@lab at 10:02"
+            raise InvalidStatusError(msg)
+        self.answered[name, count] = payload
+
+    def pause(self) -> None:
+        self.calls.append("pause")
+
+    def resume(self) -> None:
+        self.calls.append("resume")
+
+    def terminate(self) -> None:
+        self.calls.append("terminate")
+
+    def retry_now(self) -> None:
+        self.calls.append("retry_now")

@@ -1,0 +1,134 @@
+"""What a page may say: exactly the messages of the table, anything else is refused and nothing is done."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nbflow.core.model import StepKey, StepState, StepType
+from nbflow.errors import UsageError
+from nbflow.jupyter import messages
+from nbflow.jupyter.messages import AskRows, AskStep, CloseOutput, Command, Control, Decide, Heard, Hello, parse, reply_id
+
+GOOD = [
+    ({"type": "hello", "id": "a"}, Hello("a")),
+    ({"type": "heard", "seq": 7}, Heard(7)),
+    (
+        {"type": "rows", "id": "a", "start": 0, "stop": 200, "text": "emb", "state": "failed"},
+        AskRows("a", 0, 200, "emb", StepState.FAILED),
+    ),
+    ({"type": "rows", "id": "a", "start": 5, "stop": 5, "text": "", "state": ""}, AskRows("a", 5, 5, "", None)),
+    (
+        {"type": "step", "id": "a", "index": 3, "key": ["do", "embed", 2, None]},
+        AskStep("a", 3, StepKey(StepType.DO, "embed", 2)),
+    ),
+    (
+        {"type": "step", "id": "a", "index": 3, "key": ["map", "embed", 1, "k"]},
+        AskStep("a", 3, StepKey(StepType.MAP, "embed", 1, "k")),
+    ),
+    ({"type": "command", "id": "a", "engine": "e", "control": "pause"}, Command("a", "e", Control.PAUSE)),
+    (
+        {"type": "decide", "id": "a", "engine": "e", "name": "ask", "count": 1, "payload": {"approved": True}},
+        Decide("a", "e", "ask", 1, {"approved": True}),
+    ),
+    ({"type": "close", "id": "a"}, CloseOutput("a")),
+]
+
+
+def deep(levels: int) -> list:
+    value: list = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+def decide(payload: object) -> dict:
+    return {"type": "decide", "id": "a", "engine": "e", "name": "ask", "count": 1, "payload": payload}
+
+
+BAD = [
+    None,
+    "hello",
+    ["hello"],
+    {},
+    {"type": None},
+    {"type": ["hello"]},
+    {"type": "restart-the-machine", "id": "a"},
+    {"type": "hello"},
+    {"type": "hello", "id": ""},
+    {"type": "hello", "id": 1},
+    {"type": "hello", "id": "x" * 65},
+    {"type": "hello", "id": "a", "more": 1},
+    {"type": "hello", "id": "a", 1: 2},
+    {"type": "heard", "seq": -1},
+    {"type": "heard", "seq": True},
+    {"type": "heard", "seq": 1.0},
+    {"type": "heard", "seq": 2**60},
+    {"type": "rows", "id": "a", "start": 0, "stop": 201, "text": "", "state": ""},
+    {"type": "rows", "id": "a", "start": 5, "stop": 4, "text": "", "state": ""},
+    {"type": "rows", "id": "a", "start": 0, "stop": 1, "text": "x" * 300, "state": ""},
+    {"type": "rows", "id": "a", "start": 0, "stop": 1, "text": "", "state": "happy"},
+    {"type": "step", "id": "a", "index": 0, "key": "do"},
+    {"type": "step", "id": "a", "index": 0, "key": ["do", "x", 1]},
+    {"type": "step", "id": "a", "index": 0, "key": ["run", "x", 1, None]},
+    {"type": "step", "id": "a", "index": 0, "key": ["do", "x", 0, None]},
+    {"type": "step", "id": "a", "index": 0, "key": ["do", "x", 1, 5]},
+    {"type": "command", "id": "a", "engine": "e", "control": "delete"},
+    {"type": "command", "id": "a", "engine": None, "control": "pause"},
+    {"type": "command", "id": "a", "engine": "e", "control": "pause", "rollback": True},
+    decide("x" * (messages.PAYLOAD_BYTES + 1)),
+    decide(deep(70)),
+    decide(float("nan")),
+    decide({"value": {1, 2}}),
+    {**decide(1), "count": 0},
+]
+
+
+@pytest.mark.parametrize(("raw", "message"), GOOD)
+def test_a_message_with_exactly_its_fields_is_understood(raw, message) -> None:
+    assert parse(raw) == message
+
+
+@pytest.mark.parametrize("raw", BAD, ids=repr)
+def test_anything_else_is_refused(raw) -> None:
+    with pytest.raises(UsageError):
+        parse(raw)
+
+
+@pytest.mark.parametrize("raw", BAD, ids=repr)
+def test_a_refusal_repeats_no_more_than_a_short_piece_of_what_came(raw) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse(raw)
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize(("raw", "message"), GOOD)
+def test_each_field_is_needed_and_no_other_is_taken(raw, message) -> None:
+    for field in raw:
+        with pytest.raises(UsageError):
+            parse({name: value for name, value in raw.items() if name != field})
+    with pytest.raises(UsageError, match="unknown fields"):
+        parse({**raw, "__proto__": {}})
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda children: st.lists(children) | st.dictionaries(st.text(), children),
+    max_leaves=20,
+)
+fields = st.sampled_from(["type", "id", "seq", "start", "stop", "text", "state", "key", "engine", "control", "payload", "name"])
+kinds = st.sampled_from(sorted(raw["type"] for raw, _ in GOOD))
+
+
+@given(json_values | st.dictionaries(fields, json_values | kinds))
+def test_whatever_comes_either_parses_or_is_a_usage_error(raw) -> None:
+    try:
+        parse(raw)
+    except UsageError:
+        pass
+    found = reply_id(raw)
+    assert found is None or 0 < len(found) <= 64
+
+
+def test_a_payload_at_the_limit_is_taken() -> None:
+    text = "x" * (messages.PAYLOAD_BYTES - 2)
+    assert parse(decide(text)).payload == text
