@@ -58,11 +58,8 @@ ifneq ($(JS_TESTS),)
 	@if command -v node >/dev/null; then set -x; node --test $(JS_TESTS); else echo "node is not installed: the panel's JavaScript is tested in the browser only"; fi
 endif
 
-# Notebooks get a store of their own, new each time: what they print is compared.
 tests: setup
-	@store=$$(mktemp -d); trap 'rm -rf "$$store"' EXIT; set -x; \
-	NBFLOW_STORE="$$store/history.duckdb" NBFLOW_STABLE_OUTPUT=1 \
-		$(LIMIT) $(BIN)/python -m pytest -p no:cacheprovider --nbval $(ARGS) </dev/null
+	$(LIMIT) $(BIN)/python -m pytest -p no:cacheprovider --nbval $(ARGS) </dev/null
 
 demo: setup
 	@$(BIN)/python notebooks/demo.py

@@ -1,1 +1,142 @@
-"""Durable workflows for notebooks: kill the kernel at any moment, run the cell again, and the pipeline goes on."""
+"""Durable workflows for notebooks: kill the kernel at any moment, run the cell again, and the pipeline goes on.
+
+Public names are loaded at first use, so that `import nbflow` costs nothing and needs neither IPython nor a widget.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nbflow.core.model import ErrorInfo, InstanceStatus, Status, Waiting
+    from nbflow.engine.current import current_engine, sql, workflow
+    from nbflow.engine.engine import Engine
+    from nbflow.engine.entrypoint import WorkflowEntrypoint
+    from nbflow.engine.instance import Instances, WorkflowInstance
+    from nbflow.engine.registry import Workflow
+    from nbflow.errors import (
+        AlreadyExistsError,
+        EventTimeoutError,
+        InstanceFailedError,
+        InvalidStatusError,
+        NbflowError,
+        NonRetryableError,
+        NotFoundError,
+        NotSerialisableError,
+        RetryAfter,
+        StepError,
+        StepInterruptedError,
+        StepTimeoutError,
+        StoreCorruptError,
+        StoreError,
+        StoreLockedError,
+        StoreVersionError,
+        UsageError,
+        WaitTimeoutError,
+    )
+    from nbflow.store.views import StepView
+    from nbflow.values.artifacts import ArtifactRef
+    from nbflow.values.codec import register_codec
+    from nbflow.values.image import Image
+
+_HOMES = {
+    "nbflow.core.model": ("ErrorInfo", "InstanceStatus", "Status", "Waiting"),
+    "nbflow.engine.current": ("current_engine", "sql", "workflow"),
+    "nbflow.engine.engine": ("Engine",),
+    "nbflow.engine.entrypoint": ("WorkflowEntrypoint",),
+    "nbflow.engine.instance": ("Instances", "WorkflowInstance"),
+    "nbflow.engine.registry": ("Workflow",),
+    "nbflow.errors": (
+        "AlreadyExistsError",
+        "EventTimeoutError",
+        "InstanceFailedError",
+        "InvalidStatusError",
+        "NbflowError",
+        "NonRetryableError",
+        "NotFoundError",
+        "NotSerialisableError",
+        "RetryAfter",
+        "StepError",
+        "StepInterruptedError",
+        "StepTimeoutError",
+        "StoreCorruptError",
+        "StoreError",
+        "StoreLockedError",
+        "StoreVersionError",
+        "UsageError",
+        "WaitTimeoutError",
+    ),
+    "nbflow.store.views": ("StepView",),
+    "nbflow.values.artifacts": ("ArtifactRef",),
+    "nbflow.values.codec": ("register_codec",),
+    "nbflow.values.image": ("Image",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "AlreadyExistsError",
+    "ArtifactRef",
+    "Engine",
+    "ErrorInfo",
+    "EventTimeoutError",
+    "Image",
+    "InstanceFailedError",
+    "InstanceStatus",
+    "Instances",
+    "InvalidStatusError",
+    "NbflowError",
+    "NonRetryableError",
+    "NotFoundError",
+    "NotSerialisableError",
+    "RetryAfter",
+    "Status",
+    "StepError",
+    "StepInterruptedError",
+    "StepTimeoutError",
+    "StepView",
+    "StoreCorruptError",
+    "StoreError",
+    "StoreLockedError",
+    "StoreVersionError",
+    "UsageError",
+    "WaitTimeoutError",
+    "Waiting",
+    "Workflow",
+    "WorkflowEntrypoint",
+    "WorkflowInstance",
+    "current_engine",
+    "register_codec",
+    "sql",
+    "workflow",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("nbflow-workflows")
+    home = _HOME_OF.get(name)
+    if home is None:
+        msg = f"module 'nbflow' has no attribute {name!r}"
+        raise AttributeError(msg)
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def load_ipython_extension(ip: Any) -> None:
+    """Register the magics and displays (`%load_ext nbflow`)."""
+    from nbflow.jupyter.extension import load_ipython_extension as load
+
+    load(ip)
+
+
+def unload_ipython_extension(ip: Any) -> None:
+    """Close the engine and leave the shell as it was (`%unload_ext nbflow`)."""
+    from nbflow.jupyter.extension import unload_ipython_extension as unload
+
+    unload(ip)

@@ -1,7 +1,6 @@
 """The only reader of time. Everything else is given a Clock."""
 
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -17,8 +16,24 @@ class Clock(Protocol):
         """Seconds that never go back."""
         ...
 
-    def subscribe(self, callback: Callable[[], None]) -> None:
-        """Have *callback* called whenever time has been moved by hand."""
+    def subscribe(self, follower: "Follower") -> None:
+        """Let *follower* know whenever time has been moved by hand."""
+        ...
+
+
+class Follower(Protocol):
+    """Who keeps deadlines by a clock: what a clock moved by hand must know of it."""
+
+    def time_moved(self) -> None:
+        """Fire what is due now."""
+        ...
+
+    def next_due(self) -> datetime | None:
+        """When the next deadline is."""
+        ...
+
+    def idle(self) -> bool:
+        """Whether nothing happens until time moves or somebody acts."""
         ...
 
 
@@ -33,7 +48,7 @@ class SystemClock:
         """Seconds that never go back."""
         return time.monotonic()
 
-    def subscribe(self, callback: Callable[[], None]) -> None:
+    def subscribe(self, follower: Follower) -> None:
         """Nobody moves this clock by hand."""
 
 

@@ -1,6 +1,7 @@
 """What every layer's tests share: quick layers first, and nothing of this machine's settings reaches a test."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -43,17 +44,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=place)
 
 
-@pytest.fixture(autouse=True)
-def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith("NBFLOW_")]:
-        monkeypatch.delenv(name)
-
-
 @pytest.fixture(scope="session", autouse=True)
-def _jupyter_of_its_own(tmp_path_factory: pytest.TempPathFactory):
-    """Kernels and servers of tests read no configuration, history or trust database of the user's."""
+def _nothing_from_outside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Settings of nbflow, and Jupyter's configuration, history and trust database, are those of the tests alone."""
     home = tmp_path_factory.mktemp("jupyter")
     with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("NBFLOW_")]:
+            patch.delenv(name)
         for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR"):
             patch.setenv(name, str(home / name.lower()))
         yield

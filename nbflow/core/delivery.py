@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from nbflow.core.model import StepKey
 
 
-
 class Deliveries:
     """What is still to be handed out in one activation."""
 

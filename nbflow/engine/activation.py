@@ -290,11 +290,7 @@ class Activation:
 
     def _run_ended(self, task: asyncio.Task[Any]) -> None:
         self.tasks.discard(task)
-        error: BaseException | None
-        if task.cancelled():
-            error = asyncio.CancelledError("`run` was cancelled")
-        else:
-            error = task.exception()
+        error = asyncio.CancelledError("`run` was cancelled") if task.cancelled() else task.exception()
         if self.over or self.stopping:
             self.on_quiet()
             return
@@ -324,4 +320,3 @@ class Activation:
         else:
             self.live.stopped(self)
         self.drop_tasks()
-

@@ -214,7 +214,9 @@ class Body:
         elif is_light(result):
             self._encoded(self._encode(result))
         else:
-            self.engine.threads.submit(contextvars.Context(), partial(self._encode, result), lambda made: self._encoded(made[1]))
+            self.engine.threads.submit(
+                contextvars.Context(), partial(self._encode, result), lambda made: self._encoded(made[1])
+            )
 
     def _encode(self, value: object) -> Outcome:
         try:
@@ -240,7 +242,11 @@ class Body:
         history = self.live.history
         record = history.steps[self.key]
         failed = record.failures + 1
-        if self.activation.failure is not None or not self._may_retry(error) or not replay.retries_left(self.config.limit, failed):
+        if (
+            self.activation.failure is not None
+            or not self._may_retry(error)
+            or not replay.retries_left(self.config.limit, failed)
+        ):
             self._fail(error)
         elif isinstance(error, RetryAfter):
             try:
@@ -255,7 +261,7 @@ class Body:
     def _may_retry(self, error: BaseException) -> bool:
         if isinstance(error, NonRetryableError | NotSerialisableError):
             return False
-        if isinstance(error, DOES_NOT_HEAL) and not self.config.retries_given and failures.raised_in_notebook(error):
+        if isinstance(error, DOES_NOT_HEAL) and not self.config.retries_given and _raised_in_notebook(error):
             return False
         return self.config.errors is None or isinstance(error, (*self.config.errors, RetryAfter))
 
@@ -354,6 +360,14 @@ class Body:
             index=None,
             idempotency_key=idempotency_key(self.engine.uid, head.created_seq, head.generation, self.key),
         )
+
+
+def _raised_in_notebook(error: BaseException) -> bool:
+    """Whether the innermost frame is the user's own code, not a library's (S22)."""
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    return traceback is not None and traceback.tb_frame.f_globals.get("__name__") == "__main__"
 
 
 def _outcome_of(task: asyncio.Task[Any]) -> Outcome:

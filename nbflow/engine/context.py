@@ -79,7 +79,7 @@ def ctx_place(fn: Callable[..., Any]) -> int | str | None:
     """Where *fn* takes `ctx`: a position, "keyword", or None where it has no such parameter or no signature."""
     code = getattr(fn, "__code__", None)
     if code is not None and type(fn).__name__ == "function":  # the common case, without building a Signature
-        names = code.co_varnames[: code.co_argcount]
+        names: tuple[str, ...] = code.co_varnames[: code.co_argcount]
         if "ctx" in names:
             return names.index("ctx")
         return "keyword" if "ctx" in code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount] else None

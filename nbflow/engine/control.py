@@ -153,9 +153,7 @@ def delete(engine: "Engine", instance: "WorkflowInstance", by: str | None) -> No
     shutil.rmtree(engine.artifact_path(head), ignore_errors=True)
 
 
-def _fence(
-    engine: "Engine", instance: "WorkflowInstance", decide: Decide, *, again: contextvars.Context | None
-) -> None:
+def _fence(engine: "Engine", instance: "WorkflowInstance", decide: Decide, *, again: contextvars.Context | None) -> None:
     """Write what ends the present activation, then end it: nothing of it is recorded after (S43, S44, S45)."""
     live = _owned(engine, instance)
     if live is None:
@@ -211,7 +209,9 @@ def answer(engine: "Engine", instance: "WorkflowInstance", name: str, count: int
 
 def _wait_type(history: History, name: str, count: int) -> str:
     return next(
-        step.event_type or "" for step in history.steps.values() if step.key.name == name and step.key.count == count and step.event_type
+        step.event_type or ""
+        for step in history.steps.values()
+        if step.key.name == name and step.key.count == count and step.event_type
     )
 
 
@@ -233,27 +233,7 @@ def _check_open_wait(history: History, instance_id: str, name: str, count: int) 
 
 def find_step(history: History, wanted: Any, instance_id: str) -> Any:
     """The recorded step that a `from_step` names."""
-    type_ = key = None
-    count = 1
-    match wanted:
-        case StepView():
-            found = history.steps.get(wanted.key)
-            if found is not None:
-                return found
-            name, count = wanted.name, wanted.count
-        case StepKey(type=type_, name=name, count=count, key=key):
-            pass
-        case str():
-            name = wanted
-        case (str() as name, int() as count):
-            pass
-        case (str() as name, str() as key):
-            pass
-        case {"name": str() as name}:
-            count, type_ = wanted.get("count", 1), wanted.get("type")
-        case _:
-            msg = f'from_step={wanted!r} is none of "name", ("name", count), {{"name", "count", "type"}}, a step'
-            raise UsageError(msg)
+    name, count, type_, key = _parsed(wanted)
     for step in history.steps.values():
         k = step.key
         if (k.name, k.count, k.key) == (name, count, key) and type_ in (None, k.type, k.type.value):
@@ -261,6 +241,23 @@ def find_step(history: History, wanted: Any, instance_id: str) -> Any:
     known = ", ".join(str(k) for k in list(history.steps)[:10]) or "none"
     msg = f"instance {instance_id!r} has no step {name!r} number {count}; recorded are: {known}"
     raise NotFoundError(msg)
+
+
+def _parsed(wanted: Any) -> tuple[str, int, str | None, str | None]:
+    """Name, count, type and key of what a `from_step` names; None for what it leaves open."""
+    match wanted:
+        case StepView(key=StepKey() as k) | (StepKey() as k):
+            return k.name, k.count, k.type, k.key
+        case str():
+            return wanted, 1, None, None
+        case (str(), int()):
+            return wanted[0], wanted[1], None, None
+        case (str(), str()):
+            return wanted[0], 1, None, wanted[1]
+        case {"name": str()}:
+            return wanted["name"], wanted.get("count", 1), wanted.get("type"), None
+    msg = f'from_step={wanted!r} is none of "name", ("name", count), {{"name", "count", "type"}}, a step'
+    raise UsageError(msg)
 
 
 def _command(engine: "Engine", instance: "WorkflowInstance", decide: Decide) -> None:

@@ -62,6 +62,11 @@ def current_engine() -> "Engine":
         return _engine
 
 
+def sql(query: str) -> Any:
+    """Run SQL over the current engine's history, read-only; gives a DuckDB relation of the result (API.md §4)."""
+    return current_engine().sql(query)
+
+
 def open_engine() -> "Engine | None":
     """The current engine if there is one: asking makes none."""
     return _engine if _engine is not None and not _engine.closed else None

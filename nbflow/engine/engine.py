@@ -1,34 +1,36 @@
 """The engine: one store, one workflow loop, the instances that it runs. `Engine` is the public door (API.md §4)."""
 
+import contextvars
+import logging
 import os
 import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
-from nbflow import ids
 from nbflow.clock import Clock, SystemClock
-from nbflow.core import names
 from nbflow.core.durations import duration
 from nbflow.core.history import Head
-from nbflow.core.model import FENCES, Draft, Entry, Kind, Owner, Status
+from nbflow.core.model import Entry, Kind, Owner, Status
 from nbflow.engine import opening
 from nbflow.engine.instance import Instances, WorkflowInstance, handles
 from nbflow.engine.live import LiveInstance
 from nbflow.engine.loop import LoopThread
-from nbflow.engine.outputs import body_of
+from nbflow.engine.news import News
 from nbflow.engine.registry import Registry, Workflow
 from nbflow.engine.threads import BodyThreads, MainQueue
 from nbflow.engine.timers import Timers
-from nbflow.errors import AlreadyExistsError, InvalidStatusError, NotFoundError, StoreError, UsageError
+from nbflow.errors import InvalidStatusError, NotFoundError, StoreError, UsageError
 from nbflow.store.base import Store
 from nbflow.store.feed import Feed
 from nbflow.store.memory import MemoryStore
-from nbflow.values import codec
 from nbflow.values.artifacts import ArtifactFolder
+
+log = logging.getLogger("nbflow")
 
 KEEP_FINISHED = 200  # finished instances whose fold stays in memory, for displays that still show them
 
@@ -42,6 +44,7 @@ class Engine:
         max_threads: plain bodies at once, over all instances.
         max_steps: `step.do` calls allowed in one activation (S14).
         lock_timeout: seconds to wait for the DuckDB file where others hold it; steps never wait for it.
+        notify: called with an instance and "waiting", "errored" or "complete", once each, never in a replay.
         notebook: the notebook or script this engine works for; what it may resume by itself depends on it (S51).
         clock: for tests.
         store: for tests.
@@ -55,6 +58,7 @@ class Engine:
         max_threads: int = 64,
         max_steps: int = 10_000,
         lock_timeout: float = 10.0,
+        notify: Callable[[WorkflowInstance, str], Any] | None = None,
         notebook: str | None = None,
         clock: Clock | None = None,
         store: Store | None = None,
@@ -67,6 +71,7 @@ class Engine:
         self.executors: dict[str, Any] = {}
         self.max_steps = max_steps
         self.echo = False
+        self.notify = notify
         self.make_panel: Callable[[WorkflowInstance], Any] | None = None
         self.feed = Feed()
         self.live: dict[int, LiveInstance] = {}
@@ -79,15 +84,15 @@ class Engine:
         self.closing = self.closed = False
         self._launches: list[Callable[[], None]] = []
         self._finished: list[int] = []
+        self._looks = 0
         self._lock = threading.RLock()
-        self.store.on_news = self._news
+        self.store.on_news = News(self)
         self.store.on_acked = self._acked
+        self.clock.subscribe(self)
 
     # -- workflows ----------------------------------------------------------------------------------------------------
 
-    def register(
-        self, cls: type[Any], name: str | None = None, *, source: str | None = None, resume: bool = True
-    ) -> Workflow:
+    def register(self, cls: type[Any], name: str | None = None, *, source: str | None = None, resume: bool = True) -> Workflow:
         """Register a workflow class and resume what may be resumed by itself (S51).
 
         Args:
@@ -125,65 +130,8 @@ class Engine:
 
     # -- instances ----------------------------------------------------------------------------------------------------
 
-    def create(self, workflow: Workflow, instance_id: str | None, params: Any) -> WorkflowInstance:
-        """Create and start one instance; see `Workflow.create`."""
-        made = self._create(workflow, [(instance_id, params)])[0]
-        if isinstance(made, Head):
-            msg = f"instance {made.instance_id!r} of workflow {workflow.name!r} exists already ({made.status}); get() it, or give another id"
-            raise AlreadyExistsError(msg)
-        self.start(made)
-        return WorkflowInstance(self, made.history.head)
-
-    def create_batch(self, workflow: Workflow, instances: list[Mapping[str, Any]], *, existing: str) -> Instances:
-        """Create and start many; see `Workflow.create_batch`."""
-        if existing not in ("found", "skip"):
-            msg = f'existing={existing!r} is neither "found" nor "skip"'
-            raise UsageError(msg)
-        for number, one in enumerate(instances):
-            if unknown := set(one) - {"id", "params"}:
-                msg = f"instance {number} of the batch has {sorted(unknown)!r}; only id and params are known"
-                raise UsageError(msg)
-        made = self._create(workflow, [(one.get("id"), one.get("params")) for one in instances])
-        result = Instances()
-        for one in made:
-            if isinstance(one, Head):
-                if existing == "found":
-                    result.append(WorkflowInstance(self, one))
-            else:
-                self.start(one)
-                result.append(WorkflowInstance(self, one.history.head))
-        return result
-
-    def _create(self, workflow: Workflow, wanted: list[tuple[str | None, Any]]) -> list[LiveInstance | Head]:
-        self.check_open()
-        drafts = [self._draft(workflow, instance_id, params) for instance_id, params in wanted]
-        made: list[LiveInstance | Head] = []
-        for outcome in self.store.create(drafts, self.owner):
-            if isinstance(outcome, Head):
-                made.append(outcome)
-            elif outcome[0].seq in self.live:  # repeats an earlier one of the batch
-                made.append(self.live[outcome[0].seq].history.head)
-            else:
-                live = self.live[outcome[0].seq] = LiveInstance(self, outcome, workflow)
-                made.append(live)
-        return made
-
-    def _draft(self, workflow: Workflow, instance_id: str | None, params: Any) -> Draft:
-        instance_id = ids.new_instance_id(workflow.name) if instance_id is None else names.instance_id(instance_id)
-        head = Head(workflow=workflow.name, instance_id=instance_id)
-        encoded = codec.encode({} if params is None else params, self.artifact_folder(head))
-        body = {
-            "workflow": workflow.name,
-            "id": instance_id,
-            "notebook": self.notebook,
-            "code_hash": workflow.code_hash,
-        } | body_of(encoded)
-        return Draft(workflow.name, instance_id, encoded.data, body)
-
     def start(self, live: LiveInstance) -> None:
         """Let an instance run, in the context of the caller: its prints go to the cell that started it."""
-        import contextvars  # noqa: PLC0415 - beside its only use
-
         context = contextvars.copy_context()
         self.thread.post(lambda: live.go_on(context))
 
@@ -336,9 +284,49 @@ class Engine:
         for launch in launches:
             launch()
 
+    def time_moved(self) -> None:
+        """Fire what is due, after the clock was moved by hand."""
+        self.on_loop(self.timers.fire)
+
+    def next_due(self) -> datetime | None:
+        """When the next deadline of an instance is."""
+        found: list[datetime | None] = [None]
+        self.on_loop(lambda: found.__setitem__(0, self.timers.next_due()))
+        return found[0]
+
+    def idle(self) -> bool:
+        """Whether nothing happens until time moves or somebody acts."""
+        busy: list[bool] = [True]
+
+        def look() -> None:
+            working = any(live.activation is not None and not live.activation.idle for live in tuple(self.live.values()))
+            busy[0] = bool(working or self._launches or self._looks)
+
+        self.on_loop(look)
+        return not busy[0]
+
     def look(self, then: Callable[[], None]) -> None:
         """Look at what other processes wrote, then *then*, on the loop."""
-        self.store.look(lambda: self.thread.post(then))
+        self._looks += 1
+
+        def looked() -> None:
+            self._looks -= 1
+            then()
+
+        self.store.look(lambda: self.thread.post(looked))
+
+    def tell(self, live: LiveInstance, what: str) -> None:
+        """Call the user's `notify`, in a thread; what it raises is logged and hurts nobody."""
+        notify = self.notify
+        if notify is None:
+            return
+        instance = WorkflowInstance(self, live.history.head)
+
+        def told(outcome: tuple[bool, Any]) -> None:
+            if not outcome[0]:
+                log.warning("notify failed for %s (%s): %s", live.name, what, outcome[1])
+
+        self.threads.submit(contextvars.Context(), lambda: notify(instance, what), told)
 
     def finished(self, live: LiveInstance) -> None:
         """An instance has ended: keep a few of them in memory."""
@@ -355,63 +343,6 @@ class Engine:
     def _run_acked(self, batch: Sequence[Callable[[], None]]) -> None:
         for acked in batch:
             acked()
-
-    def _news(self, entries: Sequence[Entry]) -> None:
-        """Others have written: act on what concerns our instances. Called from the store's thread."""
-        if not entries:
-            self.feed.publish(0)
-        for entry in entries:
-            live = self.live.get(entry.created_seq)
-            if live is not None and not live.lost:
-                self.thread.post(self._told, live, entry)
-            else:
-                self.feed.publish(entry.created_seq)
-                if entry.kind is Kind.CREATED and self.registry.find(entry.body.get("workflow", "")) is not None:
-                    self.thread.post(self._offered, entry.created_seq)
-
-    def _told(self, live: LiveInstance, entry: Entry) -> None:
-        if entry.kind in FENCES:
-            self._fenced(live, entry)
-            return
-        live.take_in(entry)
-        if entry.kind is Kind.EVENT:
-            live.events_changed()
-        elif entry.kind is Kind.PAUSING:
-            live.begin_pause()
-        elif entry.kind in (Kind.RESUMED, Kind.RETRIED):
-            live.go_on()
-
-    def _fenced(self, live: LiveInstance, entry: Entry) -> None:
-        """Somebody ended what we ran: stop it; where it is still ours, go on from what is now in the file (S52)."""
-        if entry.token <= live.history.head.token:
-            return
-        activation = live.detach()
-        live.drop(activation)
-        if entry.kind in (Kind.CLAIMED, Kind.DELETED):
-            live.lost = True
-            self.live.pop(entry.created_seq, None)
-            return
-        import contextvars  # noqa: PLC0415 - beside its only use
-
-        def again(outcome: tuple[bool, Any]) -> None:
-            if outcome[0] and outcome[1] and not live.lost:
-                live.refold(outcome[1])
-                live.go_on()
-
-        self.threads.submit(contextvars.Context(), lambda: self.store.read(entry.created_seq), again)
-
-    def _offered(self, created_seq: int) -> None:
-        """An instance was made from outside: it goes to the first engine that has its workflow (S51)."""
-        import contextvars  # noqa: PLC0415 - beside its only use
-
-        def adopt() -> None:
-            head = self.store.head(created_seq)
-            if head is not None and head.owner is None and not head.finished:
-                live = self.adopt(created_seq, "offered")
-                if live is not None:
-                    self.thread.post(live.go_on)
-
-        self.threads.submit(contextvars.Context(), adopt, lambda _outcome: None)
 
     # -- end ----------------------------------------------------------------------------------------------------------
 
@@ -459,18 +390,17 @@ class Engine:
         self.thread.post(stop)
         idle.wait(timeout)
 
-    def __enter__(self) -> "Engine":
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.close()
 
 
 def _open_store(path: str | os.PathLike[str] | None, lock_timeout: float, clock: Clock) -> Store:
     if path is not None and os.fspath(path) == ":memory:":
         return MemoryStore(clock)
-    from nbflow.store.history_store import FileStore  # noqa: PLC0415 - duckdb only where a file is opened
+    from nbflow.store.history_store import FileStore
 
-    return FileStore(path, clock=clock, lock_timeout=lock_timeout)
+    store: Store = FileStore(path, clock=clock, lock_timeout=lock_timeout)
+    return store

@@ -58,7 +58,7 @@ class Bridge:
         return self._awaited(call)
 
     async def _awaited(self, call: Callable[[], Any]) -> Any:
-        import contextvars  # noqa: PLC0415 - beside its only use
+        import contextvars
 
         future: asyncio.Future[tuple[bool, Any]] = asyncio.get_running_loop().create_future()
         self._engine.threads.submit(

@@ -4,28 +4,22 @@ Every control method is a plain call, safe from any thread and durable when it r
 runs it goes through that engine's journal, for any other through the store's one order for all (S52).
 """
 
-import asyncio
-import contextvars
 from collections.abc import Generator, Iterable
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from nbflow.core.history import EventRecord, Head, History
+from nbflow.core.history import Head, History
 from nbflow.core.model import (
     FINISHED,
     Entry,
-    ErrorInfo,
     InstanceStatus,
-    Kind,
     Status,
-    StepKey,
-    StepState,
 )
 from nbflow.engine import control
 from nbflow.engine.live import LiveInstance
 from nbflow.engine.waiting import finished_by_polling, wait_until
-from nbflow.errors import InstanceFailedError, InvalidStatusError, NotFoundError, UndecodableError, UsageError
+from nbflow.errors import InstanceFailedError, InvalidStatusError, NotFoundError, UsageError
 from nbflow.store.views import InstanceView, StepView, instance_view, step_view
 from nbflow.values import codec, failures
 
@@ -197,7 +191,7 @@ class WorkflowInstance:
         """Go on: from a pause with deadlines moved, after an error at the failed step (S41)."""
         control.resume(self._engine, self, by)
 
-    def terminate(self, rollback: bool = False, by: str | None = None) -> None:  # noqa: FBT001, FBT002 - the contract's form
+    def terminate(self, rollback: bool = False, by: str | None = None) -> None:
         """End it at once (S43).
 
         Raises:
@@ -274,9 +268,10 @@ class WorkflowInstance:
 
     def panel(self) -> Any:
         """The widget that shows and controls it; needs a notebook."""
-        from nbflow.engine.current import panel_of  # noqa: PLC0415 - the notebook says how, if there is one
-
-        return panel_of(self)
+        if self._engine.make_panel is None:
+            msg = "there is no notebook here to show a panel in; %load_ext nbflow makes panels possible"
+            raise UsageError(msg)
+        return self._engine.make_panel(self)
 
     def __repr__(self) -> str:
         return f"<{self.workflow_name} {self.id} {self.view().status}>"
@@ -301,7 +296,7 @@ class Instances(list[WorkflowInstance]):
 
 
 def _countdown(timeout: float | None) -> Any:
-    from nbflow.clock import SystemClock  # noqa: PLC0415 - beside its only use
+    from nbflow.clock import SystemClock
 
     if timeout is None:
         return lambda: None
@@ -313,5 +308,3 @@ def _countdown(timeout: float | None) -> Any:
 def handles(engine: "Engine", heads: Iterable[Head]) -> Instances:
     """Handles of these instances, in order."""
     return Instances(WorkflowInstance(engine, head) for head in heads)
-
-

@@ -8,25 +8,23 @@ import contextvars
 import logging
 import threading
 from collections.abc import Callable
-from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from nbflow.core.history import EventRecord, History, settled, status_of
+from nbflow.core.history import History, settled, status_of
 from nbflow.core.model import Entry, Kind, Status, StepKey, StepState
 from nbflow.engine.activation import Activation
-from nbflow.engine.calls import Call
 from nbflow.engine.entrypoint import make_event
 from nbflow.engine.outputs import body_of, is_light
-from nbflow.engine.timers import Timer
-from nbflow.errors import EventTimeoutError, NotSerialisableError, StepInterruptedError, UndecodableError, listed
+from nbflow.engine.waits import Wait
+from nbflow.errors import NotSerialisableError, StepInterruptedError, UndecodableError, listed
 from nbflow.store.views import InstanceView, instance_view
 from nbflow.values import codec, failures
 from nbflow.values.artifacts import ArtifactFolder
 
 if TYPE_CHECKING:
     from nbflow.engine.engine import Engine
-    from nbflow.engine.instance import Workflow
+    from nbflow.engine.registry import Workflow
 
 log = logging.getLogger("nbflow")
 
@@ -194,7 +192,8 @@ class LiveInstance:
 
     def _fail_as_interrupted(self) -> None:
         guilty = [str(step.key) for step in self.history.steps.values() if step.state is StepState.INTERRUPTED]
-        msg = f"the kernel died {DEATHS} times in a row while {listed(guilty) or 'no step'} ran; run the cell again for three more tries"
+        running = listed(guilty) or "no step"
+        msg = f"the kernel died {DEATHS} times in a row while {running} ran; run the cell again for three more tries"
         self.record(Kind.ERRORED, None, {"error": failures.record_error(StepInterruptedError(msg))}, acked=_noted)
 
     def noted_idle(self) -> None:
@@ -245,6 +244,7 @@ class LiveInstance:
             self.record(kind, None, body, value, acked=self.notify)
         if activation is not None:
             activation.drop_tasks()
+        self.engine.tell(self, "complete" if kind is Kind.COMPLETED else "errored")
         self.engine.finished(self)
 
     def stopped(self, activation: Activation) -> None:
@@ -345,62 +345,6 @@ class LiveInstance:
         if again is not None:
             self.activate(again)
         self.notify()
-
-
-class Wait:
-    """One open `wait_for_event` call."""
-
-    def __init__(self, activation: Activation, call: Call, event_type: str, due: datetime, started_at: datetime) -> None:
-        self.activation, self.call, self.event_type, self.due = activation, call, event_type, due
-        self.live = activation.live
-        self.closing = False
-        self._started_at = started_at.isoformat()
-        call.cancel = self.close
-        self.live.waits[call.key] = self
-        self._timer: Timer | None = activation.engine.timers.at(due, self._time_is_up)
-
-    def in_time(self, history: History) -> EventRecord | None:
-        """The event this wait would take: the first of its type, if it was sent by the deadline (S37)."""
-        first = next(iter(history.buffered(self.event_type)), None)
-        return first if first is not None and first.sent_at <= self.due else None
-
-    def _time_is_up(self) -> None:
-        """The deadline has passed: look at what others sent in time before deciding (S37)."""
-        self._timer = None
-        if not self.closing and not self.activation.stopping:
-            self.activation.engine.look(self._decide_timeout)
-
-    def _decide_timeout(self) -> None:
-        if self.closing or self.activation.stopping:
-            return
-        event = self.in_time(self.live.history)
-        if event is not None:
-            self.take(event)
-            return
-        self.close()
-        error = EventTimeoutError(f"no event of type {self.event_type!r} came by {self.due.isoformat(timespec='seconds')}")
-        body = {"order": self.call.order, "started_at": self._started_at, "error": failures.record_error(error)}
-        self.activation.ended(Kind.WAIT_FAILED, self.call, body)
-
-    def close(self) -> None:
-        """Take it out of the queue (S36)."""
-        self.closing = True
-        if self._timer is not None:
-            self._timer.cancel()
-        self.live.waits.pop(self.call.key, None)
-
-    def take(self, event: EventRecord) -> None:
-        """This wait takes that event: the taking is in the wait's own entry (S34)."""
-        self.close()
-        body = {
-            "order": self.call.order,
-            "started_at": self._started_at,
-            "event_id": event.event_id,
-            "event_type": event.type,
-            "sent_at": event.sent_at.isoformat(),
-            "sent_by": event.sent_by,
-        } | {name: event.body[name] for name in ("preview", "json", "output_type") if name in event.body}
-        self.activation.ended(Kind.WAIT_FINISHED, self.call, body, event.value)
 
 
 def _noted() -> None:

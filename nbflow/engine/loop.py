@@ -51,7 +51,7 @@ class _CountedHandle(asyncio.Handle):
 
     def _run(self) -> None:
         try:
-            super()._run()  # type: ignore[misc] - asyncio's own hook, absent from its stubs
+            super()._run()
         finally:
             self._leave()
 
@@ -74,9 +74,9 @@ class CountingLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self.uncounted = contextvars.Context()
-        self.set_task_factory(_make_task)  # type: ignore[arg-type] - it is only ever given this loop
+        self.set_task_factory(_make_task)  # type: ignore[arg-type]  # it is only ever given this loop
 
-    def call_soon(
+    def call_soon(  # type: ignore[override]  # the stub's type variables say the same
         self,
         callback: Callable[..., object],
         *args: Any,
@@ -87,7 +87,7 @@ class CountingLoop(asyncio.SelectorEventLoop):
         if activation is None:
             return super().call_soon(callback, *args, context=context)
         handle = _CountedHandle(callback, args, self, context, activation)
-        self._ready.append(handle)  # type: ignore[attr-defined] - where BaseEventLoop.call_soon puts its own
+        self._ready.append(handle)  # type: ignore[attr-defined]  # where BaseEventLoop.call_soon puts its own
         return handle
 
 

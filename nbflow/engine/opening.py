@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from nbflow.core import names
 from nbflow.core.history import Head, History
 from nbflow.core.model import FINISHED, Kind, Status, StepState
+from nbflow.engine.creating import make
 from nbflow.engine.instance import WorkflowInstance
 from nbflow.engine.live import LiveInstance
 from nbflow.engine.registry import Workflow
@@ -97,7 +98,11 @@ def _differs(engine: "Engine", head: Head, params: Any) -> str:
     recorded = codec.decode(head.params, engine.artifact_folder(head))
     where = ""
     if isinstance(given, dict) and isinstance(recorded, dict):
-        keys = [str(key) for key in {**recorded, **given} if key not in given or key not in recorded or not _equal(given[key], recorded[key])]
+        keys = [
+            str(key)
+            for key in {**recorded, **given}
+            if key not in given or key not in recorded or not _equal(given[key], recorded[key])
+        ]
         where = f" ({', '.join(sorted(keys))} differ)" if keys else ""
     return (
         f"instance {head.instance_id!r} exists with other params{where}; params never change (S4): give another id, "
@@ -122,7 +127,7 @@ def _next_id(engine: "Engine", workflow: Workflow, instance_id: str | None) -> s
 
 
 def _create(engine: "Engine", workflow: Workflow, instance_id: str | None, params: Any) -> Opened:
-    made = engine._create(workflow, [(instance_id, params)])[0]  # noqa: SLF001 - the table is part of the engine
+    made = make(engine, workflow, [(instance_id, params)])[0]
     if isinstance(made, Head):  # somebody was faster
         return _go_on(engine, workflow, made)
     instance = WorkflowInstance(engine, made.history.head)
@@ -138,9 +143,14 @@ def _go_on(engine: "Engine", workflow: Workflow, head: Head) -> Opened:
     if head.owner is not None and head.owner.engine != engine.engine_id:
         alive = engine.store.alive(head.owner)
         if alive:
-            return Opened(instance, "elsewhere", f"{instance.id} runs in another kernel ({head.owner}); its controls work from here")
+            return Opened(
+                instance, "elsewhere", f"{instance.id} runs in another kernel ({head.owner}); its controls work from here"
+            )
         if alive is None:
-            line = f"{instance.id} was last seen in {head.owner}; whether that lives cannot be known from here. Take over: %workflow resume {instance.id}"
+            line = (
+                f"{instance.id} was last seen in {head.owner}; whether that lives cannot be known from here. "
+                f"Take over: %workflow resume {instance.id}"
+            )
             return Opened(instance, "elsewhere", line)
     live = engine.adopt(head.created_seq, "cell")
     if live is None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 from nbflow.core import names
 from nbflow.core.model import Status
 from nbflow.core.source import code_hash
+from nbflow.engine import creating
 from nbflow.engine.entrypoint import WorkflowEntrypoint, WorkflowEvent
 from nbflow.engine.env import Env
 from nbflow.engine.step import WorkflowStep
@@ -45,7 +46,7 @@ class Workflow:
             AlreadyExistsError: the id is in use (S3).
             NotSerialisableError: the params cannot be stored exactly.
         """
-        return self._engine.create(self, id, params)
+        return creating.create(self._engine, self, id, params)
 
     def create_batch(self, instances: Iterable[Mapping[str, Any]], *, existing: str = "found") -> "Instances":
         """Create many, all or none of them valid; gives created and found ones in order (S3).
@@ -54,7 +55,7 @@ class Workflow:
             instances: mappings with `id` and `params`, both optional.
             existing: "skip" leaves those that exist already out of the result.
         """
-        return self._engine.create_batch(self, list(instances), existing=existing)
+        return creating.create_batch(self._engine, self, list(instances), existing)
 
     def get(self, id: str) -> "WorkflowInstance":  # noqa: A002 - the contract's name
         """The instance with that id.
@@ -109,7 +110,8 @@ class Registry:
         """The workflow of that name; NotFoundError lists the known ones."""
         known = self._known.get(name)
         if known is None:
-            msg = f"no workflow {name!r} is registered here ({listed(sorted(self._known)) or 'none is'}); run the cell that defines it"
+            registered = listed(sorted(self._known)) or "none is"
+            msg = f"no workflow {name!r} is registered here ({registered}); run the cell that defines it"
             raise NotFoundError(msg)
         return known
 
@@ -153,7 +155,7 @@ def _source_of(cls: type[Any]) -> str | None:
 
 def bytecode_hash(cls: type[Any]) -> str:
     """The hash of a class without source: of its functions' bytecode and constants (S56)."""
-    import hashlib  # noqa: PLC0415 - only for classes without source
+    import hashlib
 
     digest = hashlib.blake2b(digest_size=16)
     for name, member in sorted(vars(cls).items()):

@@ -16,8 +16,8 @@ from nbflow.core.model import Kind, StepType
 from nbflow.engine.bodies import BODY, Body
 from nbflow.engine.calls import Call, StepCall
 from nbflow.engine.entrypoint import ReceivedEvent
-from nbflow.engine.live import Wait
 from nbflow.engine.loop import ACTIVATION
+from nbflow.engine.waits import Wait
 from nbflow.errors import UsageError
 
 if TYPE_CHECKING:
@@ -74,11 +74,12 @@ class WorkflowStep:
         if fn is None:
             return partial(StepFunction, self, name, options)
         if not callable(fn):
-            msg = f"step {name!r} was given a {type(fn).__name__} to run, which is not callable; give the function, not its result"
+            given = type(fn).__name__
+            msg = f"step {name!r} was given a {given} to run, which is not callable; give the function, not its result"
             raise UsageError(msg)
         return self._do(name, fn, args, options)
 
-    def sleep(self, name: str, duration: Any) -> Any:  # noqa: A002 - the contract's name
+    def sleep(self, name: str, duration: Any) -> Any:
         """Pass at least that much time by the wall clock; the deadline is durable (S32)."""
         span = duration_of(name, duration)
         return self._sleep(name, lambda: self._activation.engine.clock.now() + span, fixed=False)
@@ -169,7 +170,7 @@ class WorkflowStep:
                 call.begin = partial(self._open_sleep, call, due, fixed)
         return StepCall(activation, call)
 
-    def _open_sleep(self, call: Call, due: Callable[[], datetime], fixed: bool) -> None:  # noqa: FBT001
+    def _open_sleep(self, call: Call, due: Callable[[], datetime], fixed: bool) -> None:
         until = due()
         body: dict[str, Any] = {"order": call.order, "due_at": until.isoformat()}
         if fixed:
@@ -199,6 +200,7 @@ class WorkflowStep:
         activation.unacked += 1
         activation.record(Kind.WAIT_STARTED, call.key, body, acked=activation.acked)
         Wait(activation, call, event_type, now + span, now)
+        activation.engine.tell(activation.live, "waiting")
 
     # -- refusals -----------------------------------------------------------------------------------------------------
 
@@ -243,7 +245,7 @@ class Options:
 
     __slots__ = ("concurrent", "config", "lazy", "on")
 
-    def __init__(self, config: ResolvedConfig, on: str | None, lazy: bool, concurrent: bool) -> None:  # noqa: FBT001
+    def __init__(self, config: ResolvedConfig, on: str | None, lazy: bool, concurrent: bool) -> None:
         self.config, self.on, self.lazy, self.concurrent = config, on, lazy, concurrent
 
 

@@ -7,7 +7,7 @@ import asyncio
 import heapq
 import itertools
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 from nbflow.clock import Clock
 from nbflow.engine.loop import LoopThread
@@ -74,7 +74,6 @@ class Timers:
         self._wall, self._span = _Heap(), _Heap()
         self._handle: asyncio.TimerHandle | None = None
         self._armed_for = float("inf")
-        clock.subscribe(lambda: thread.post(self.fire))
 
     def at(self, due: datetime, callback: Callable[[], None]) -> Timer:
         """Call *callback* when the wall clock has reached *due*."""
@@ -87,6 +86,15 @@ class Timers:
         timer = self._span.push(self._clock.monotonic() + seconds, callback)
         self._arm(seconds)
         return timer
+
+    def next_due(self) -> datetime | None:
+        """When the next of them is due, as far as wall time can tell."""
+        now = self._clock.now()
+        wall, span = self._wall.next_due(), self._span.next_due()
+        due = [] if wall is None else [datetime.fromtimestamp(wall, UTC)]
+        if span is not None:
+            due.append(now + timedelta(seconds=span - self._clock.monotonic()))
+        return min(due, default=None)
 
     def fire(self) -> None:
         """Call everything that is due."""

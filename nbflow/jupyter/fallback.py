@@ -20,9 +20,10 @@ _INSTANCES = 200
 
 # Greys and colours that read on white and on near-black alike: the page's background is not known here.
 _MUTED = "opacity:.75"
-_CELL = "padding:1px 12px 1px 0;text-align:left;vertical-align:top"
-_NUMBER = "padding:1px 12px 1px 0;text-align:right;vertical-align:top;font-variant-numeric:tabular-nums;white-space:nowrap"
-_CODE = "font-family:monospace;font-size:.95em"
+# Short, for they stand in each of some hundred cells; JupyterLab's own style would pad and right-align every cell.
+_CELL = "text-align:left;padding:1px 9px"
+_NUMBER = "text-align:right;padding:1px 9px"
+_CODE = "font-family:monospace"
 
 
 def text(view: InstanceView) -> str:
@@ -66,7 +67,7 @@ def instances_html(views: Sequence[InstanceView]) -> str:
         cells = [
             _td(_status(view)),
             _td(_safe(view.workflow, 80)),
-            _td(f'<span style="{_CODE}">{_safe(view.instance_id, 100)}</span>'),
+            _td(_safe(view.instance_id, 100), f"{_CELL};{_CODE}"),
             _td(_safe(words.progress_text(view))),
             _td(_safe(words.moment_text(view.started_at))),
             _td(_safe(words.between(view.started_at, view.ended_at)), _NUMBER),
@@ -142,7 +143,7 @@ def _table(view: InstanceView, rows: Sequence[StepView], *, notes: int, stable: 
             cells.append(_td(_safe(words.moment_text(step.started_at)), _NUMBER))
             cells.append(_td(_safe(words.between(step.started_at, step.ended_at)), _NUMBER))
         if notes:
-            cells.append(_td(f'<span style="{_CODE}">{_safe(words.outcome_line(step, notes), notes)}</span>'))
+            cells.append(_td(_safe(words.outcome_line(step, notes), notes), f"{_CELL};{_CODE}"))
         body.append(f"<tr>{''.join(cells)}</tr>")
     more = view.total - len(rows)
     note = f'<div style="{_MUTED}">{more:,} more steps are not shown</div>' if more > 0 else ""

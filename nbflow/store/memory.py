@@ -162,7 +162,7 @@ class MemoryStore:
 
     def sql(self, query: str) -> Any:
         """Run *query* over a DuckDB table made of the entries so far."""
-        from nbflow.store.queries import relation_of  # noqa: PLC0415 - duckdb only when it is asked for
+        from nbflow.store.queries import relation_of
 
         with self._lock:
             entries, sources = list(self._entries), dict(self._sources)

@@ -1,23 +1,19 @@
 # ruff: noqa: SLF001 - enums and named tuples keep what is needed under names with an underscore
-"""Instances of classes: enums, named tuples, dataclasses, pydantic models, msgspec Structs, registered types.
+"""Instances of classes: enums, named tuples, dataclasses and types with a registered codec (models: `models.py`).
 
 A class is written as `module:qualname` and looked up in the modules that are loaded; nothing is imported, no constructor
 is called, so what a history contains can never make code run.
 """
 
 import enum
-import functools
 import sys
 import types
 from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, is_dataclass
 from typing import Any
 
-import msgspec
-
 from nbflow.errors import UndecodableError
 from nbflow.values.nodes import (
-    ENCODERS,
     FINDERS,
     Encoder,
     Node,
@@ -25,7 +21,6 @@ from nbflow.values.nodes import (
     Refused,
     Writer,
     decodes,
-    encodes,
     forms,
     type_name,
 )
@@ -77,7 +72,8 @@ def needed_class(reference: str, fits: Callable[[type], bool], kind: str) -> typ
     return cls
 
 
-def _must_be_found(cls: type, fits: Callable[[type], bool]) -> str:
+def must_be_found(cls: type, fits: Callable[[type], bool]) -> str:
+    """The reference of a class that a reader will find again by it; refused otherwise."""
     reference = class_reference(cls)
     found = find_class(reference)
     if found is None or not fits(found):
@@ -137,7 +133,7 @@ def _is_enum(cls: type) -> bool:
 
 def _enum(writer: Writer, value: Any) -> Node:
     cls = type(value)
-    node: Tagged = {"$": "enum", "c": _must_be_found(cls, _is_enum)}
+    node: Tagged = {"$": "enum", "c": must_be_found(cls, _is_enum)}
     name = value._name_
     if name is not None and cls._member_map_.get(name) is value:
         node["n"] = name
@@ -179,12 +175,10 @@ def _enum_form(form: Callable[[Node], Any], node: Tagged) -> Any:
 
 def _is_named_tuple(cls: type) -> bool:
     fields = getattr(cls, "_fields", None)
-    return (
-        issubclass(cls, tuple) and type(fields) is tuple and all(type(field) is str for field in fields) and _ours(cls, tuple)
-    )
+    return issubclass(cls, tuple) and type(fields) is tuple and all(type(field) is str for field in fields) and ours(cls, tuple)
 
 
-def _ours(cls: type, base: type = object) -> bool:
+def ours(cls: type, base: type = object) -> bool:
     """Whether all state of an instance is in its `__dict__`, its slots and *base*: nothing made in C adds to it."""
     return (
         all(part is base or part is object or part.__flags__ & _HEAP_TYPE for part in cls.__mro__) and cls.__base__ is not None
@@ -195,7 +189,7 @@ def _named_tuple(writer: Writer, value: Any) -> Node:
     cls = type(value)
     if len(value) != len(cls._fields) or getattr(value, "__dict__", None):
         raise Refused(type_name(cls), "it holds more than its fields", "return a plain tuple or a dataclass")
-    reference = _must_be_found(cls, _is_named_tuple)
+    reference = must_be_found(cls, _is_named_tuple)
     fields = {name: writer.child(f".{name}", part) for name, part in zip(cls._fields, tuple.__iter__(value))}
     return {"$": "named", "c": reference, "v": fields}
 
@@ -210,11 +204,12 @@ def _named_back(reader: Reader, node: Tagged) -> Any:
         elif name in cls._field_defaults:
             values.append(cls._field_defaults[name])
         else:
-            raise _missing_field(node["c"], name)
+            raise missing_field(node["c"], name)
     return tuple.__new__(cls, values)
 
 
-def _missing_field(reference: str, name: str) -> UndecodableError:
+def missing_field(reference: str, name: str) -> UndecodableError:
+    """The error for a field that is required today and was not stored (S17)."""
     cls = reference.partition(":")[2]
     return UndecodableError(
         f"class {cls!r} has a field {name!r} now that was not stored; give it a default", needs=f"a default for {cls}.{name}"
@@ -225,10 +220,10 @@ def _missing_field(reference: str, name: str) -> UndecodableError:
 
 
 def _is_dataclass(cls: type) -> bool:
-    return is_dataclass(cls) and _ours(cls)
+    return is_dataclass(cls) and ours(cls)
 
 
-def _slots(cls: type) -> dict[str, Any]:
+def slot_members(cls: type) -> dict[str, Any]:
     """Descriptors of the slots of an instance, the most derived first."""
     found: dict[str, Any] = {}
     for part in cls.__mro__:
@@ -238,11 +233,11 @@ def _slots(cls: type) -> dict[str, Any]:
     return found
 
 
-def _state(value: Any) -> Tagged:
+def instance_state(value: Any) -> Tagged:
     """What an instance holds in its `__dict__` and slots, read without asking its class."""
     cls = type(value)
     state: Tagged = {}
-    for name, member in _slots(cls).items():
+    for name, member in slot_members(cls).items():
         try:
             state[name] = member.__get__(value, cls)
         except AttributeError:
@@ -254,8 +249,9 @@ def _state(value: Any) -> Tagged:
     return state
 
 
-def _set_state(instance: Any, state: Tagged) -> None:
-    slots = _slots(type(instance))
+def set_state(instance: Any, state: Tagged) -> None:
+    """Put values into an instance's `__dict__` and slots, past its class's `__setattr__`."""
+    slots = slot_members(type(instance))
     for name, value in state.items():
         if name in slots:
             slots[name].__set__(instance, value)
@@ -269,8 +265,8 @@ def _fields(cls: Any) -> dict[str, Field[Any]]:
 
 def _dataclass(writer: Writer, value: Any) -> Node:
     cls = type(value)
-    reference = _must_be_found(cls, _is_dataclass)
-    state, fields = _state(value), _fields(cls)
+    reference = must_be_found(cls, _is_dataclass)
+    state, fields = instance_state(value), _fields(cls)
     if extra := [name for name in state if name not in fields]:
         raise Refused(
             type_name(cls), f"it has attributes besides its fields: {', '.join(map(repr, extra))}", "make them fields"
@@ -292,161 +288,19 @@ def _dataclass_back(reader: Reader, node: Tagged) -> Any:
         elif field.default_factory is not MISSING:
             state[name] = field.default_factory()
         else:
-            raise _missing_field(node["c"], name)
-    instance = object.__new__(cls)
+            raise missing_field(node["c"], name)
+    instance: Any = object.__new__(cls)
     try:
-        _set_state(instance, state)
+        set_state(instance, state)
     except AttributeError as error:
         msg = f"class {cls.__qualname__!r} cannot hold what was stored: {error}"
         raise UndecodableError(msg, needs=f"class {cls.__qualname__}") from error
     return instance
 
 
-@forms("named", "dataclass", "struct")
+@forms("named", "dataclass")
 def _fields_form(form: Callable[[Node], Any], node: Tagged) -> Any:
     return {name: form(part) for name, part in node["v"].items()}
-
-
-# pydantic models, when pydantic is loaded
-
-
-def _is_model(cls: type) -> bool:
-    pydantic = sys.modules.get("pydantic")
-    return pydantic is not None and issubclass(cls, pydantic.BaseModel) and _ours(cls)
-
-
-def _model(writer: Writer, value: Any) -> Node:
-    cls = type(value)
-    reference = _must_be_found(cls, _is_model)
-    state, slots = _state(value), ("__pydantic_extra__", "__pydantic_fields_set__", "__pydantic_private__")
-    extra, fields_set, private = (state.pop(name, None) for name in slots)
-    known = cls.__pydantic_fields__
-    others = [n for n in state if n not in known and not isinstance(getattr(cls, n, None), functools.cached_property)]
-    if others or fields_set is None:
-        raise Refused(
-            type_name(cls),
-            f"it has attributes besides its fields: {', '.join(map(repr, others))}" if others else "it was never initialised",
-            "make them fields or private attributes",
-        )
-    node: Tagged = {"$": "pydantic", "c": reference, "set": sorted(fields_set)}
-    node["v"] = {name: writer.child(f".{name}", part) for name, part in state.items() if name in known}
-    if extra is not None:
-        node["extra"] = writer.node(extra)
-    if private is not None:
-        undefined = type(sys.modules["pydantic_core"].PydanticUndefined)
-        kept = {name: part for name, part in private.items() if type(part) is not undefined}
-        node["private"] = {name: writer.child(f".{name}", part) for name, part in kept.items()}
-    return node
-
-
-@decodes("pydantic")
-def _model_back(reader: Reader, node: Tagged) -> Any:
-    cls: Any = needed_class(node["c"], _is_model, "a pydantic model")
-    values: Tagged = {}
-    for name, field in cls.__pydantic_fields__.items():
-        if name in node["v"]:
-            values[name] = reader.value(node["v"][name])
-        elif field.is_required():
-            raise _missing_field(node["c"], name)
-        else:
-            values[name] = field.get_default(call_default_factory=True, validated_data=values)
-    instance: Any = object.__new__(cls)
-    slots = _slots(cls)
-    object.__getattribute__(instance, "__dict__").update(values)
-    slots["__pydantic_fields_set__"].__set__(instance, {name for name in node["set"] if name in values or "extra" in node})
-    slots["__pydantic_extra__"].__set__(instance, reader.value(node["extra"]) if "extra" in node else None)
-    private = {name: reader.value(part) for name, part in node["private"].items()} if "private" in node else None
-    slots["__pydantic_private__"].__set__(instance, private)
-    return instance
-
-
-@forms("pydantic")
-def _model_form(form: Callable[[Node], Any], node: Tagged) -> Any:
-    return {name: form(part) for name, part in {**node["v"], **(node.get("extra") or {})}.items()}
-
-
-def _secret_class(name: str) -> type | None:
-    pydantic = sys.modules.get("pydantic")
-    return None if pydantic is None else vars(pydantic.types).get(name)
-
-
-def _secret(writer: Writer, value: Any) -> Node:
-    return {"$": "secret", "c": type(value).__name__, "v": writer.node(value.get_secret_value())}
-
-
-@decodes("secret")
-def _secret_back(reader: Reader, node: Tagged) -> Any:
-    cls: Any = _secret_class(node["c"])
-    if cls is None:
-        msg = f"a {node['c']!r} cannot be read: pydantic is not loaded; import it"
-        raise UndecodableError(msg, needs="library pydantic")
-    return cls(reader.value(node["v"]))
-
-
-@forms("secret")
-def _secret_form(_form: Callable[[Node], Any], _node: Tagged) -> Any:
-    return "**********"
-
-
-# msgspec Structs
-
-
-def _is_struct(cls: type) -> bool:
-    return issubclass(cls, msgspec.Struct) and cls is not msgspec.Struct
-
-
-def _struct(writer: Writer, value: Any) -> Node:
-    cls = type(value)
-    reference = _must_be_found(cls, _is_struct)
-    fields = cls.__struct_fields__
-    if extra := [name for name in _state(value) if name not in fields]:
-        raise Refused(
-            type_name(cls), f"it has attributes besides its fields: {', '.join(map(repr, extra))}", "make them fields"
-        )
-    parts = {}
-    for name in fields:
-        try:
-            part = object.__getattribute__(value, name)
-        except AttributeError:
-            raise Refused(type_name(cls), f"its field {name!r} is not set", "set it") from None
-        parts[name] = writer.child(f".{name}", part)
-    return {"$": "struct", "c": reference, "v": parts}
-
-
-@decodes("struct")
-def _struct_back(reader: Reader, node: Tagged) -> Any:
-    cls: Any = needed_class(node["c"], _is_struct, "a msgspec Struct")
-    state: Tagged = {}
-    for field in msgspec.structs.fields(cls):
-        if field.name in node["v"]:
-            state[field.name] = reader.value(node["v"][field.name])
-        elif field.required:
-            raise _missing_field(node["c"], field.name)
-    if not hasattr(cls, "__post_init__"):
-        return cls(**state)
-    # a twin without __post_init__ makes the instance, which then gets its own class: nothing of the user's runs
-    instance = _quiet_twin(cls)(**state)
-    object.__setattr__(instance, "__class__", cls)
-    return instance
-
-
-def _quiet_twin(cls: Any) -> Any:
-    return type(cls)(cls.__name__, (cls,), {"__post_init__": lambda _self: None, "__module__": __name__})
-
-
-@encodes(msgspec.UnsetType)
-def _unset(_writer: Writer, _value: Any) -> Node:
-    return {"$": "unset"}
-
-
-@decodes("unset")
-def _unset_back(_reader: Reader, _node: Tagged) -> Any:
-    return msgspec.UNSET
-
-
-@forms("unset")
-def _unset_form(_form: Callable[[Node], Any], _node: Tagged) -> Any:
-    return None
 
 
 def _find(cls: type) -> Encoder | None:
@@ -456,14 +310,7 @@ def _find(cls: type) -> Encoder | None:
         return _dataclass
     if _is_named_tuple(cls):
         return _named_tuple
-    if _is_model(cls):
-        return _model
-    if _is_struct(cls):
-        return _struct
-    if cls.__name__ in ("SecretStr", "SecretBytes") and cls is _secret_class(cls.__name__):
-        return _secret
     return None
 
 
 FINDERS.append(_find)
-__all__ = ["CUSTOM", "ENCODERS", "CustomCodec", "class_reference", "encode_custom", "find_class", "needed_class"]

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from nbflow.errors import UndecodableError, UsageError
-from nbflow.values import arrays, plain_types, tables  # noqa: F401 - they fill the tables of nodes.py
+from nbflow.values import arrays, models, moments, pandas_types, plain_types, tables  # noqa: F401 - they fill nodes.py
 from nbflow.values import preview as previews
 from nbflow.values.artifacts import ArtifactFolder, ArtifactRef
 from nbflow.values.classes import CUSTOM, CustomCodec, class_reference, encode_custom
@@ -60,7 +60,7 @@ class Encoded(msgspec.Struct, frozen=True, gc=False):
     preview: dict[str, Any]
 
 
-def encode(value: object, files: ArtifactFolder | None, *, allow_pickle: bool = False, with_preview: bool = True) -> Encoded:
+def encode(value: Any, files: ArtifactFolder | None, *, allow_pickle: bool = False, with_preview: bool = True) -> Encoded:
     """Turn a value into what the history holds.
 
     Args:
@@ -74,19 +74,16 @@ def encode(value: object, files: ArtifactFolder | None, *, allow_pickle: bool = 
     """
     cls = type(value)
     try:
-        if cls is str or cls is dict or cls is list:
-            if cls is str or _plain(value, MAX_DEPTH):
-                data = b"j" + _to_json(value)
-                preview = previews.of_json(value, data) if with_preview else {}
-                if len(data) <= INLINE_LIMIT:
-                    return Encoded(data, cls.__name__, None, None, preview)
-                return _large("json", data, cls.__name__, preview, files)
-        elif cls is int or cls is float or cls is bool or value is None:
-            if cls is not int or SMALLEST <= value <= LARGEST:  # type: ignore[operator]
-                if cls is not float or math.isfinite(value):  # type: ignore[arg-type]
-                    data = b"j" + _to_json(value)
-                    name = "None" if value is None else cls.__name__
-                    return Encoded(data, name, None, None, previews.of_atom(data) if with_preview else {})
+        if cls is str or ((cls is dict or cls is list) and _plain(value, MAX_DEPTH)):
+            data = b"j" + _to_json(value)
+            preview = previews.of_json(value, data) if with_preview else {}
+            if len(data) <= INLINE_LIMIT:
+                return Encoded(data, cls.__name__, None, None, preview)
+            return _large("json", data, cls.__name__, preview, files)
+        if value is None or cls is bool or (cls is int and _fits(value)) or (cls is float and math.isfinite(value)):
+            data = b"j" + _to_json(value)
+            name = "None" if value is None else cls.__name__
+            return Encoded(data, name, None, None, previews.of_atom(data) if with_preview else {})
     except (UnicodeEncodeError, RecursionError):
         pass  # lone surrogates; a structure for which the tagged way has the better error
     try:
@@ -109,8 +106,13 @@ def decode(data: bytes, files: ArtifactFolder | None, *, allow_pickle: bool = Fa
         return _from_json(data[1:])
     try:
         return Reader(files, allow_pickle=allow_pickle).value(_from_json(data[1:]))
+    except UndecodableError:
+        raise
     except RecursionError as error:
         raise UndecodableError("the value is nested too deeply to be read from here", needs="a shorter call stack") from error
+    except Exception as error:
+        msg = f"a stored value cannot be read: {type(error).__name__}: {error}; update the library it belongs to"
+        raise UndecodableError(msg, needs="a library that reads it") from error
 
 
 def reference(encoded: Encoded, files: ArtifactFolder | None, *, allow_pickle: bool = False) -> ArtifactRef:
@@ -278,6 +280,11 @@ def _moved(node: Any, source: ArtifactFolder, writer: Writer) -> Any:
     return node
 
 
+def _fits(value: int) -> bool:
+    """Whether every reader of JSON keeps this int: 64 bits."""
+    return SMALLEST <= value <= LARGEST
+
+
 def _plain(value: Any, depth: int) -> bool:
     """Whether JSON gives exactly this list or dict back."""
     if type(value) is dict:
@@ -285,12 +292,8 @@ def _plain(value: Any, depth: int) -> bool:
             if type(key) is not str:
                 return False
         value = value.values()
-    if len(value) > 32:
-        kinds = set(map(type, value))
-        if kinds <= _ATOMS:
-            return True
-        if kinds == {float}:
-            return all(map(math.isfinite, value))
+    if len(value) > 32 and (uniform := _uniform(value)) is not None:
+        return uniform
     for item in value:
         cls = type(item)
         if cls in _ATOMS:
@@ -299,11 +302,20 @@ def _plain(value: Any, depth: int) -> bool:
             if not SMALLEST <= item <= LARGEST:
                 return False
         elif cls is float:
-            if item - item != 0.0:
+            if item - item != 0.0:  # inf and nan
                 return False
-        elif cls is list or cls is dict:
-            if depth <= 1 or not _plain(item, depth - 1):
-                return False
-        else:
+        elif (cls is not list and cls is not dict) or depth <= 1 or not _plain(item, depth - 1):
             return False
     return True
+
+
+def _uniform(items: Any) -> bool | None:
+    """The answer for long collections of one kind of atom, found without a Python loop; None for others."""
+    kinds = set(map(type, items))
+    if kinds <= _ATOMS:
+        return True
+    if kinds == {float}:
+        return all(map(math.isfinite, items))
+    if kinds == {int}:
+        return _fits(min(items)) and _fits(max(items))
+    return None

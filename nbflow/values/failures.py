@@ -335,12 +335,11 @@ def _twin(cls: Any, record: Record, state: dict[str, Any], lost: list[str]) -> B
             namespace[name] = property(functools.partial(missing, name=name))
     twin = type(cls.__name__, (cls,), namespace)
     base = next(part for part in cls.__mro__ if "__new__" in vars(part) and not part.__flags__ & (1 << 9))
-    if "exceptions" in record:
-        error = base.__new__(twin, record["group_message"], _parts(record))
-    else:
-        error = base.__new__(twin, *args)
+    grouped = "exceptions" in record
+    error = base.__new__(twin, record["group_message"], _parts(record)) if grouped else base.__new__(twin, *args)
     object.__getattribute__(error, "__dict__").update(own)
-    BaseException.args.__set__(error, args) if "exceptions" not in record else None  # type: ignore[attr-defined]
+    if not grouped:
+        error.args = args
     if str(error) != message:
         raise TypeError("the text differs")
     return error  # type: ignore[no-any-return]

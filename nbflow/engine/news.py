@@ -1,0 +1,78 @@
+"""What other processes wrote about our instances, and what we do about it (S52)."""
+
+import contextvars
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from nbflow.core.model import FENCES, Entry, Kind
+from nbflow.engine.live import LiveInstance
+
+if TYPE_CHECKING:
+    from nbflow.engine.engine import Engine
+
+
+class News:
+    """Called by the store, from its thread, with the entries that others wrote; acts on the loop."""
+
+    def __init__(self, engine: "Engine") -> None:
+        self._engine = engine
+
+    def __call__(self, entries: Sequence[Entry]) -> None:
+        """Act on what concerns our instances, tell displays of the rest."""
+        engine = self._engine
+        if not entries:
+            engine.feed.publish(0)
+        for entry in entries:
+            live = engine.live.get(entry.created_seq)
+            if live is not None and not live.lost:
+                engine.thread.post(self._told, live, entry)
+                continue
+            engine.feed.publish(entry.created_seq)
+            if entry.kind is Kind.CREATED and engine.registry.find(entry.body.get("workflow", "")) is not None:
+                engine.thread.post(self._offered, entry.created_seq)
+
+    def _told(self, live: LiveInstance, entry: Entry) -> None:
+        if entry.kind in FENCES:
+            self._fenced(live, entry)
+            return
+        live.take_in(entry)
+        if entry.kind is Kind.EVENT:
+            live.events_changed()
+        elif entry.kind is Kind.PAUSING:
+            live.begin_pause()
+        elif entry.kind in (Kind.RESUMED, Kind.RETRIED):
+            live.go_on()
+
+    def _fenced(self, live: LiveInstance, entry: Entry) -> None:
+        """Somebody ended what we ran: stop it; where it is still ours, go on from what is now in the file."""
+        engine = self._engine
+        if entry.token <= live.history.head.token:
+            return
+        with live.lock:
+            activation = live.detach()
+            live.lost = entry.kind in (Kind.CLAIMED, Kind.DELETED)
+        live.drop(activation)
+        if live.lost:
+            engine.live.pop(entry.created_seq, None)
+            return
+
+        def again(outcome: tuple[bool, Any]) -> None:
+            if outcome[0] and outcome[1] and not live.lost:
+                live.refold(outcome[1])
+                live.go_on()
+
+        engine.threads.submit(contextvars.Context(), lambda: engine.store.read(entry.created_seq), again)
+
+    def _offered(self, created_seq: int) -> None:
+        """An instance was made from outside: it goes to the first engine that has its workflow (S51)."""
+        engine = self._engine
+
+        def adopt() -> None:
+            head = engine.store.head(created_seq)
+            if head is None or head.owner is not None or head.finished:
+                return
+            live = engine.adopt(created_seq, "offered")
+            if live is not None:
+                engine.thread.post(live.go_on)
+
+        engine.threads.submit(contextvars.Context(), adopt, lambda _outcome: None)

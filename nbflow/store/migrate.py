@@ -1,0 +1,55 @@
+"""Versions of the schema: what is refused, what is brought up to date, and how."""
+
+from pathlib import Path
+
+from nbflow.errors import StoreCorruptError, StoreVersionError
+from nbflow.store.database import Database, quoted
+
+SCHEMA = 1
+
+STEPS: dict[int, str] = {}
+"""SQL that leads from a version to the next; the file is attached as `nb` and in use."""
+
+
+def check(file: Path, version: str) -> int:
+    """The version of a store, where this nbflow can work with it.
+
+    Raises:
+        StoreVersionError: a newer nbflow wrote it.
+        StoreCorruptError: it says no version.
+    """
+    if not version.isdigit():
+        raise StoreCorruptError(f"{str(file)!r} does not say its schema version; restore it from a backup. Nothing was changed")
+    if int(version) > SCHEMA:
+        raise StoreVersionError(
+            f"{str(file)!r} has schema version {version}, this nbflow knows {SCHEMA}: a newer nbflow has worked with it; "
+            f"upgrade nbflow and restart this kernel. Nothing was changed"
+        )
+    return int(version)
+
+
+def bring_up_to_date(database: Database, file: Path, version: int) -> Path | None:
+    """Lead an attached store to SCHEMA, under the lease; a copy of it as it was is left beside it and given back.
+
+    The caller has made sure that no other engine lives and that every journal is loaded.
+    """
+    if version >= SCHEMA:
+        return None
+    copy = file.with_name(f"{file.stem}.schema{version}{file.suffix}")
+    database.rows("checkpoint nb")
+    database.rows(f"attach {quoted(copy)} as copy (storage_version 'v1.4.0', block_size 16384)")
+    try:
+        database.rows("copy from database nb to copy")
+    finally:
+        database.rows("detach copy")
+    database.rows("use nb")
+    try:
+        database.rows("begin")
+        for step in range(version, SCHEMA):
+            database.connection.execute(STEPS[step])
+        database.rows("update meta set value = $1 where key = 'schema'", [str(SCHEMA)])
+        database.rows("commit")
+    finally:
+        database.rows("use memory")
+    database.rows("checkpoint nb")
+    return copy

@@ -1,0 +1,388 @@
+"""One lease of the DuckDB file: attached, checked, in one transaction; detached, which checkpoints, before it is given back.
+
+What others wrote comes first: a session begins by taking notice of their entries, loads journals, and only then writes.
+"""
+
+import logging
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import msgspec
+
+from nbflow.clock import Clock
+from nbflow.core.history import Head, fold_head
+from nbflow.core.model import Entry, Kind
+from nbflow.errors import StoreCorruptError, StoreError
+from nbflow.store import lines, migrate, segments
+from nbflow.store.database import Database, DamagedLogError
+from nbflow.store.journal import Journal
+from nbflow.store.layout import Layout, sync_folder
+from nbflow.store.lease import LIFE, Lease, News, lives, seize
+
+ROWS = 5_000
+"""As many are loaded or read in one lease, so that nobody waits long for his turn."""
+
+_log = logging.getLogger("nbflow")
+
+
+@dataclass(slots=True)
+class Desk:
+    """What one engine's sessions share; only the loader's thread works at it.
+
+    Attributes:
+        seen: the highest seq taken notice of.
+        own: the position up to which the own journal was loaded when last seen.
+        noticed: the news counter at the last session.
+        news: entries of others about instances, not handed on yet.
+        foreign: whether anything of others came.
+    """
+
+    layout: Layout
+    engine: str
+    clock: Clock
+    database: Database
+    lease: Lease
+    counter: News
+    uid: str = ""
+    journal: Journal | None = None
+    seen: int = -1
+    own: int = 0
+    noticed: tuple[int, int] = (0, 0)
+    news: list[Entry] = field(default_factory=list)
+    foreign: bool = False
+
+
+class Session:
+    """What can be asked and written while the lease is held."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._database = desk.database
+        self._dirty = False
+        self._positions: dict[str, tuple[int, bool]] = {}
+        self._registered: set[str] = set()
+        self._buried: dict[str, int | None] = {}
+        self._last = 0
+        self._whole = False
+        self._own_before = 0
+
+    # -- begin and end ------------------------------------------------------------------------------------------------
+
+    def begin(self, prepare: Callable[[Database], None] | None = None) -> None:
+        """Attach and check the file, then take notice of what others wrote; *prepare* comes before the checks."""
+        desk = self._desk
+        self._whole = not desk.layout.wal.exists()
+        if prepare is None and not desk.layout.file.exists():
+            raise StoreCorruptError(
+                f"{str(desk.layout.file)!r} was deleted or moved away while engines were at work; put it back: "
+                f"what was recorded since waits in the journal in {str(desk.layout.journal)!r}"
+            )
+        self._attach()
+        if prepare is not None:
+            prepare(self._database)
+        self._check()
+        desk.noticed = desk.counter.read()
+        self._database.rows("begin")
+        for journal, position, closed in self._database.rows("select journal, position, closed from nb.loaded"):
+            self._positions[journal] = (position, closed)
+        self._registered = set(self._positions)
+        self._last = self._database.rows("select coalesce(max(seq), 0) from nb.entries")[0][0]
+        self._notice()
+
+    def end(self) -> None:
+        """Commit what was written, detach, remove journals that are in the file for good."""
+        desk, database = self._desk, self._database
+        if self._dirty:
+            desk.noticed = desk.counter.bump()
+            if not desk.lease.intact():
+                raise StoreError(f"the lock beside {str(desk.layout.file)!r} was deleted meanwhile: nothing was written; try again")
+        database.rows("commit")
+        desk.seen = self._last
+        desk.own = self._positions.get(desk.engine, (0, False))[0]
+        if not database.detach():
+            _log.warning("%s: committed, but its log could not be folded in; that is made up for later", desk.layout.file)
+        if desk.layout.wal.exists():
+            self.let_go()
+            return
+        if self._whole and desk.journal is not None:
+            desk.journal.remove_until(self._own_before)
+        for engine, descriptor in self._buried.items():
+            _bury(desk.layout.journal, engine)
+            if descriptor is not None:
+                os.close(descriptor)
+        self._buried = {}
+
+    def abort(self) -> None:
+        """Leave the file as it was."""
+        self._database.drop()
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Give back the life locks of dead engines whose journals stay."""
+        for descriptor in self._buried.values():
+            if descriptor is not None:
+                os.close(descriptor)
+        self._buried = {}
+
+    def _attach(self) -> None:
+        layout = self._desk.layout
+        try:
+            self._database.attach()
+        except DamagedLogError as error:
+            aside = _free_name(layout.wal.with_name(f"{layout.wal.name}.damaged"))
+            layout.wal.rename(aside)
+            try:
+                self._database.attach()
+            except Exception as second:
+                aside.rename(layout.wal)
+                raise StoreCorruptError(
+                    f"{str(layout.file)!r} cannot be opened, with its log or without: {error}; restore it from a backup. "
+                    f"Nothing was changed"
+                ) from second
+            sync_folder(layout.file.parent)
+            self._whole = False
+            _log.warning(
+                "%s: DuckDB refused its log (%s), which is kept as %s; entries of journals are loaded again, "
+                "what was written to the file directly in that moment (creations, commands) may be missing",
+                layout.file, error, aside.name,
+            )  # fmt: skip
+
+    def _check(self) -> None:
+        desk = self._desk
+        try:
+            meta = dict(self._database.rows("select key, value from nb.meta"))
+        except duckdb.CatalogException:
+            meta = {}
+        if "store" not in meta:
+            raise StoreCorruptError(
+                f"{str(desk.layout.file)!r} is a DuckDB file, but no history of nbflow: name another file. Nothing was changed"
+            )
+        migrate.check(desk.layout.file, meta.get("schema", ""))
+        if desk.uid and meta["store"] != desk.uid:
+            raise StoreCorruptError(
+                f"{str(desk.layout.file)!r} was replaced by another store while this engine was at work; put the former file "
+                f"back: what was recorded since waits in the journal in {str(desk.layout.journal)!r}"
+            )
+        desk.uid = meta["store"]
+
+    # -- what others wrote --------------------------------------------------------------------------------------------
+
+    def _notice(self) -> None:
+        desk = self._desk
+        position = self._own_before = self._positions.get(desk.engine, (0, False))[0]
+        if desk.seen < 0:
+            desk.seen, desk.own = self._last, position
+            return
+        if self._last > desk.seen:
+            entries = self._database.entries("seq > $1 and step is null order by seq", [desk.seen])
+            if position > desk.own:
+                entries = self._without_own(entries, position)
+            desk.news += entries
+            desk.foreign = True
+        desk.seen, desk.own = self._last, position
+
+    def _without_own(self, entries: list[Entry], position: int) -> list[Entry]:
+        """Somebody else has loaded a part of the own journal: that is no news."""
+        desk = self._desk
+        own: Counter[tuple[object, ...]] = Counter()
+        start = desk.own
+        while start < position:
+            stretch = segments.known_good(desk.layout.journal, desk.engine, start, position, ROWS)
+            if stretch.end == start:
+                break
+            own.update(lines.instance_entries(stretch.data))
+            start = stretch.end
+        kept = []
+        for entry in entries:
+            mark = (entry.kind, entry.created_seq, entry.token, entry.recorded_at, lines.body_text(entry.body))
+            if own[mark]:
+                own[mark] -= 1
+            else:
+                kept.append(entry)
+        return kept
+
+    # -- journals -----------------------------------------------------------------------------------------------------
+
+    def load_own(self, *, strict: bool = False) -> bool:
+        """Load what this engine has recorded so far; False where some is left for another lease.
+
+        Without *strict* a disk that is full now is no error: what is not synced was not promised either.
+        """
+        desk = self._desk
+        if desk.journal is None:
+            return True
+        if desk.journal.thread.is_alive():
+            with suppress(() if strict else StoreError):
+                desk.journal.flush()
+        start = self._positions.get(desk.engine, (0, False))[0]
+        end = desk.journal.synced
+        if start >= end:
+            return True
+        stretch = segments.known_good(desk.layout.journal, desk.engine, start, end, ROWS)
+        self._take(desk.engine, stretch)
+        return stretch.last
+
+    def load(self, engine: str, *, strict: bool = False) -> bool:
+        """Load the journal of any engine to its last good line; False where some is left for another lease."""
+        desk = self._desk
+        if engine == desk.engine:
+            return self.load_own(strict=strict)
+        start, closed = self._positions.get(engine, (0, False))
+        if closed:
+            return True
+        folder = desk.layout.journal
+        if segments.journal_end(folder, engine) <= start:
+            return True
+        if segments.store_of(folder, engine) not in (desk.uid, None):
+            return True  # of another store that was here before
+        living = engine not in self._buried and lives(folder, engine) is True
+        stretch = segments.readable(folder, engine, start, ROWS, living=living)
+        self._take(engine, stretch)
+        return stretch.last
+
+    def load_all(self) -> bool:
+        """Load every journal that is here."""
+        complete = self.load_own()
+        for engine in segments.engines(self._desk.layout.journal) - {self._desk.engine}:
+            complete &= self.load(engine)
+        return complete
+
+    def lost(self, engine: str) -> str | None:
+        """What to say where a dead engine's journal is not what the file remembers of it."""
+        position, closed = self._positions.get(engine, (-1, False))
+        if closed or engine in self._buried and segments.journal_end(self._desk.layout.journal, engine) >= position:
+            return None
+        if position == 0 and engine in self._buried:
+            return None
+        return f"the journal of engine {engine} is missing or cut: what it recorded in its last second may be lost"
+
+    def bury(self, engine: str) -> bool | None:
+        """Take over a dead engine's journal: load the rest, and have it removed when this lease ends.
+
+        Returns True when all of it is loaded, False where some is left for another lease, None where the engine lives.
+        """
+        desk = self._desk
+        if engine not in self._buried:
+            descriptor = seize(desk.layout.journal, engine)
+            if descriptor is None and lives(desk.layout.journal, engine):
+                return None
+            self._buried[engine] = descriptor
+        if not self.load(engine):
+            descriptor = self._buried.pop(engine)
+            if descriptor is not None:
+                os.close(descriptor)
+            return False
+        if self._buried[engine] is None:
+            del self._buried[engine]  # nobody's lock file is here to vouch for its death: its files stay
+            return True
+        self._set_position(engine, max(0, self._positions.get(engine, (0, False))[0]), closed=True)
+        return True
+
+    def close_own(self) -> None:
+        """The orderly end of this engine: its journal is loaded and goes."""
+        self._set_position(self._desk.engine, self._positions.get(self._desk.engine, (0, False))[0], closed=True)
+        self._buried[self._desk.engine] = None
+
+    def register(self) -> None:
+        """Tell the file that this engine exists, so that its journal can be missed."""
+        self._set_position(self._desk.engine, 0, closed=False)
+
+    def _take(self, engine: str, stretch: segments.Stretch) -> None:
+        if stretch.end > stretch.start:
+            self._last += self._database.load(stretch.data, self._last)
+            self._set_position(engine, stretch.end, closed=False)
+
+    def _set_position(self, engine: str, position: int, *, closed: bool) -> None:
+        if engine in self._registered:
+            self._database.rows(
+                "update nb.loaded set position = $2, closed = $3 where journal = $1", [engine, position, closed]
+            )
+        else:
+            self._database.rows("insert into nb.loaded values ($1, $2, $3)", [engine, position, closed])
+            self._registered.add(engine)
+        self._positions[engine] = (position, closed)
+        self._dirty = True
+
+    # -- entries ------------------------------------------------------------------------------------------------------
+
+    @property
+    def last(self) -> int:
+        """The highest seq, with what this session has written."""
+        return self._last
+
+    def write(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Append entries directly; gives them with their seqs."""
+        if not entries:
+            return []
+        written = []
+        rows = []
+        for seq, entry in enumerate(entries, self._last + 1):
+            created_seq = seq if entry.kind is Kind.CREATED else entry.created_seq
+            given = msgspec.structs.replace(entry, seq=seq, created_seq=created_seq)
+            written.append(given)
+            created = entry.kind is Kind.CREATED
+            rows.append(msgspec.structs.replace(given, key=place(entry.body["workflow"], entry.body["id"])) if created else given)
+        self._database.write(rows, self._last)
+        self._last += len(written)
+        self._dirty = True
+        return written
+
+    def entries(self, created_seq: int, after: int = 0, upto: int | None = None, limit: int | None = None) -> list[Entry]:
+        """Entries of one instance, oldest first."""
+        ends = f" limit {limit:d}" if limit is not None else ""
+        return self._database.entries(
+            f"created_seq = $1 and seq > $2 and seq <= $3 order by seq{ends}", [created_seq, after, upto or self._last]
+        )
+
+    def heads(self, created_seqs: Iterable[int]) -> dict[int, Head]:
+        """Instances as the file has them, deleted ones too."""
+        wanted = list(created_seqs)
+        if not wanted:
+            return {}
+        where = "created_seq = $1" if len(wanted) == 1 else "created_seq in (select unnest($1))"
+        rows = self._database.entries(
+            f"{where} and step is null order by seq", [wanted[0] if len(wanted) == 1 else wanted]
+        )
+        grouped: dict[int, list[Entry]] = {}
+        for entry in rows:
+            grouped.setdefault(entry.created_seq, []).append(entry)
+        return {seq: fold_head(entries) for seq, entries in grouped.items()}
+
+    def rows(self, query: str, values: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
+        """Ask anything."""
+        return self._database.rows(query, values)
+
+    def change(self, statement: str, values: Sequence[Any] | None = None) -> None:
+        """Change what is not an entry."""
+        self._database.rows(statement, values)
+        self._dirty = True
+
+
+def place(workflow: str, instance_id: str) -> str:
+    """What `created` entries are searched by; neither name has a slash (S2)."""
+    return f"{workflow}/{instance_id}"
+
+
+def _bury(folder: Path, engine: str) -> None:
+    """Remove a journal that is in the file for good: its segments first, its lock last."""
+    for segment in segments.segments(folder, engine):
+        segment.path.unlink(missing_ok=True)
+    for failed in folder.glob(f"{engine}.*.failed"):
+        failed.unlink(missing_ok=True)
+    (folder / f"{engine}{LIFE}").unlink(missing_ok=True)
+    sync_folder(folder)
+
+
+def _free_name(path: Path) -> Path:
+    number = 1
+    free = path
+    while free.exists():
+        number += 1
+        free = path.with_name(f"{path.name}-{number}")
+    return free
