@@ -300,7 +300,10 @@ class History:
             self.replayed = frozenset(self.delivered)
         elif kind is Kind.RESTARTED:
             self._keep_below(entry.body.get("keep_below", 0))
-            self.events = {} if not entry.body.get("keep_below") else self._untaken()
+            if entry.body.get("keep_below"):
+                self._give_back()
+            else:
+                self.events = {}
             self._interrupt_attempts(entry.recorded_at)
         elif kind is Kind.RETRIED:
             self._drop([key for key, step in self.steps.items() if step.state is StepState.FAILED])
@@ -411,9 +414,11 @@ class History:
             del self.steps[key]
         self.delivered = [key for key in self.delivered if key not in dropped]
 
-    def _untaken(self) -> dict[str, EventRecord]:
-        kept = set(self.steps)
-        return {event_id: event for event_id, event in self.events.items() if event.taken_by is None or event.taken_by in kept}
+    def _give_back(self) -> None:
+        """After a restart from a step: events that no kept wait has taken stay, free to be taken (S44)."""
+        for event in self.events.values():
+            if event.taken_by not in self.steps:
+                event.taken_by = event.taken_at = None
 
     def _shift(self, seconds: float) -> None:
         if not seconds:

@@ -130,6 +130,9 @@ FAILURES = frozenset({Kind.DO_FAILED, Kind.WAIT_FAILED})
 CANCELS = frozenset({Kind.DO_CANCELLED, Kind.SLEEP_CANCELLED, Kind.WAIT_CANCELLED})
 
 
+_TYPE_OF = {kind: StepType(kind.partition(".")[0]) for kind in Kind if "." in kind}
+
+
 class StepKey(msgspec.Struct, frozen=True, order=True):
     """What a step is known by (S6): type, name, n-th call of that type and name, and for map items the item's key."""
 
@@ -173,7 +176,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
         """The step this entry is about."""
         if self.step is None:
             return None
-        return StepKey(StepType(self.kind.partition(".")[0]), self.step, self.count or 1, self.key)
+        return StepKey(_TYPE_OF[self.kind], self.step, self.count or 1, self.key)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from nbflow.core.names import step_name
 from nbflow.engine.calls import Call
 from nbflow.engine.loop import ACTIVATION
 from nbflow.engine.outputs import is_artifact, reference
-from nbflow.errors import StopSignal, UndecodableError, UsageError
+from nbflow.errors import StopSignal, StoreError, UndecodableError, UsageError
 from nbflow.values import codec, failures
 
 if TYPE_CHECKING:
@@ -192,7 +192,11 @@ class Activation:
         with self.live.lock:
             if self.live.activation is not self:
                 return None
-            return self.live.record(kind, key, body, value, acked=acked)
+            try:
+                return self.live.record(kind, key, body, value, acked=acked)
+            except StoreError as error:
+                self.engine.broke(error)
+                return None
 
     def acked(self) -> None:
         """An entry that hands nothing out is durable."""

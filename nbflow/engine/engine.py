@@ -13,18 +13,17 @@ from types import TracebackType
 from typing import Any, Self
 
 from nbflow.clock import Clock, SystemClock
-from nbflow.core.durations import duration
 from nbflow.core.history import Head
 from nbflow.core.model import Entry, Kind, Owner, Status
-from nbflow.engine import opening
-from nbflow.engine.instance import Instances, WorkflowInstance, handles
+from nbflow.engine import finding, opening
+from nbflow.engine.instance import Instances, WorkflowInstance
 from nbflow.engine.live import LiveInstance
 from nbflow.engine.loop import LoopThread
 from nbflow.engine.news import News
 from nbflow.engine.registry import Registry, Workflow
 from nbflow.engine.threads import BodyThreads, MainQueue
 from nbflow.engine.timers import Timers
-from nbflow.errors import InvalidStatusError, NotFoundError, StoreError, UsageError
+from nbflow.errors import InvalidStatusError, StoreError
 from nbflow.store.base import Store
 from nbflow.store.feed import Feed
 from nbflow.store.memory import MemoryStore
@@ -82,6 +81,7 @@ class Engine:
         self.timers = Timers(self.thread, self.clock)
         self.threads = BodyThreads(self.thread, max_threads, "nbflow-body")
         self.closing = self.closed = False
+        self.failure: StoreError | None = None
         self._launches: list[Callable[[], None]] = []
         self._finished: list[int] = []
         self._looks = 0
@@ -161,48 +161,16 @@ class Engine:
         return [self._take_on(entries) for entries in claimed.values()]
 
     def get(self, instance_id: str, workflow: str | None = None) -> WorkflowInstance:
-        """The instance with that id; `WORKFLOW/ID` names both.
-
-        Raises:
-            NotFoundError: there is none.
-            UsageError: the id alone is ambiguous (S3).
-        """
-        self.check_open()
-        if workflow is None and "/" in instance_id:
-            workflow, _, instance_id = instance_id.partition("/")
-        found = self.store.find(instance_id, workflow)
-        if not found:
-            where = f" of workflow {workflow!r}" if workflow else ""
-            msg = f"no instance {instance_id!r}{where} in {self.store.path or 'memory'}"
-            raise NotFoundError(msg)
-        if len(found) > 1:
-            several = ", ".join(f"{head.workflow}/{head.instance_id}" for head in found)
-            msg = f"instance {instance_id!r} exists under several workflows: {several}; name one of these"
-            raise UsageError(msg)
-        return WorkflowInstance(self, found[0])
+        """The instance with that id; `WORKFLOW/ID` names both. NotFoundError, or UsageError where the id is ambiguous (S3)."""
+        return finding.get(self, instance_id, workflow)
 
     def instance(self, reference: str) -> WorkflowInstance:
         """The instance of that id, `WORKFLOW/ID`, or the newest one of the workflow of that name."""
-        try:
-            return self.get(reference)
-        except NotFoundError:
-            newest = self.store.heads(reference, limit=1) if "/" not in reference else []
-            if not newest:
-                raise
-            return WorkflowInstance(self, newest[0])
+        return finding.instance(self, reference)
 
     def list(self, workflow: str | None = None, *, status: Status | str | None = None, limit: int = 100) -> Instances:
         """Instances, newest first."""
-        self.check_open()
-        if status is None:
-            return handles(self, self.store.heads(workflow, limit=limit))
-        try:
-            wanted = Status(status)
-        except ValueError:
-            msg = f"status={str(status)!r} is none of {', '.join(Status)}"
-            raise UsageError(msg) from None
-        everyone = handles(self, self.store.heads(workflow, limit=None))
-        return Instances([one for one in everyone if one.view().status is wanted][:limit])
+        return finding.listed(self, workflow, status, limit)
 
     def open(
         self, workflow: Workflow, instance_id: str | None = None, params: Any = None, *, again: bool = False
@@ -212,13 +180,7 @@ class Engine:
 
     def delete(self, *, older_than: Any, status: Status | str | None = None) -> int:
         """Delete finished instances that ended before that long ago; gives their number."""
-        before = self.clock.now() - duration(older_than, what="delete(older_than=)")
-        gone = 0
-        for head in self.store.heads(limit=None):
-            if head.finished and head.ended_at is not None and head.ended_at < before and status in (None, head.status):
-                WorkflowInstance(self, head).delete()
-                gone += 1
-        return gone
+        return finding.delete_finished(self, older_than, status)
 
     def sql(self, query: str) -> Any:
         """Run SQL over the history, read-only; gives a DuckDB relation of the result (API.md §4)."""
@@ -241,8 +203,27 @@ class Engine:
         """The artefacts of an instance."""
         return ArtifactFolder(self.store.artifacts, f"{head.workflow}/{head.instance_id}")
 
+    def broke(self, error: StoreError) -> None:
+        """The store takes nothing more: start nothing more, hand nothing out, and say why to whoever asks."""
+        if self.failure is not None:
+            return
+        self.failure, self.closing = error, True
+        log.error("nothing runs any more: %s", error)
+        for live in tuple(self.live.values()):
+            if live.activation is not None:
+                live.activation.stop()
+            live.notify()
+
+    def retry_interrupted(self) -> None:
+        """Go on with what a value that could not be read interrupted: a cell may have provided its class (S17)."""
+        interrupted = [live for live in tuple(self.live.values()) if live.history.head.interrupted and live.activation is None]
+        for live in interrupted:
+            self.thread.post(live.go_on)
+
     def check_open(self) -> None:
         """Refuse what a closed engine cannot do."""
+        if self.failure is not None:
+            raise self.failure
         if self.closing:
             msg = "this engine is closed; make a new one, or %load_ext nbflow again"
             raise InvalidStatusError(msg)
@@ -278,9 +259,9 @@ class Engine:
         launches, self._launches = self._launches, []
         try:
             self.store.write()
-        except StoreError:
-            self.closing = True
-            raise
+        except StoreError as error:
+            self.broke(error)
+            return
         for launch in launches:
             launch()
 

@@ -100,7 +100,7 @@ class LiveInstance:
             )
             self.history.apply(entry)
             self.engine.store.append(entry, acked)
-        self.notify()
+        self.engine.feed.publish(head.created_seq)
         return entry
 
     def say(self, kind: Kind, body: dict[str, Any], value: bytes | None = None) -> Entry:
@@ -116,7 +116,10 @@ class LiveInstance:
         self.notify()
 
     def notify(self) -> None:
-        """Something has changed: tell those who wait and those who watch."""
+        """It has settled, ended or was told something: wake those who wait, tell those who watch.
+
+        Not for each entry: waking a waiting thread thousands of times a second would cost the loop its speed.
+        """
         if self._waiters:
             with self._changed:
                 self._changed.notify_all()

@@ -129,7 +129,10 @@ class LoopThread:
     def post(self, callback: Callable[..., object], *args: object) -> None:
         """Run *callback* on the loop soon, as the engine's own; safe from any thread, nothing after `stop`."""
         try:
-            self.loop.call_soon_threadsafe(callback, *args, context=self.loop.uncounted)
+            if self.here:  # no need to wake the loop
+                self.loop.call_soon(callback, *args, context=self.loop.uncounted)
+            else:
+                self.loop.call_soon_threadsafe(callback, *args, context=self.loop.uncounted)
         except RuntimeError:
             pass  # the loop is closed: the engine has ended and nothing may start
 

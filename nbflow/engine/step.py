@@ -207,7 +207,8 @@ class WorkflowStep:
     def _refuse_in_body(self, what: str, name: str) -> None:
         body = BODY.get()
         if body is not None:
-            msg = f"step.{what} {name!r} was called inside the body of step {str(body.key)!r}; move it out of the body, into `run` (S15)"
+            where = f"inside the body of step {str(body.key)!r}"
+            msg = f"step.{what} {name!r} was called {where}; move it out of the body, into `run` (S15)"
             raise UsageError(msg)
 
     def _check_on(self, on: str | None) -> None:

@@ -50,5 +50,5 @@ def _pause(instance: "WorkflowInstance", seconds: float, *, in_main: bool) -> No
 
 async def finished_by_polling(instance: "WorkflowInstance") -> None:
     """Await the end on any loop; polling lets clicks in and an Interrupt of the kernel end it at once."""
-    while not instance.is_finished():
+    while not instance.is_finished():  # noqa: ASYNC110 - the loop is the caller's: none of ours may wake it
         await asyncio.sleep(POLL / 2)

@@ -77,8 +77,7 @@ class WorkflowMagics:
     @property
     def headless(self) -> bool:
         """Whether nobody can answer: the request that runs this cell allows no input (API.md §3)."""
-        kernel = getattr(self.shell, "kernel", None)
-        return kernel is not None and not getattr(kernel, "_allow_stdin", True)
+        return self.in_kernel and not getattr(self.shell.kernel, "_allow_stdin", True)
 
     def engine(self) -> "Engine":
         """The kernel's engine."""
@@ -124,6 +123,18 @@ class WorkflowMagics:
         if self.headless:
             display.finish()
 
+    @property
+    def in_kernel(self) -> bool:
+        """Whether there can be a page; terminal IPython has none."""
+        return getattr(self.shell, "kernel", None) is not None
+
+    def _for_cell(self, instance: "WorkflowInstance", line: str) -> "Display | _Line":
+        """How a cell shows its instance: in a terminal the value's own text comes after the line."""
+        if self.in_kernel:
+            return self._display(instance, line)
+        self.last_shown = instance
+        return _Line(line)
+
     def _display(self, instance: "WorkflowInstance", line: str = "") -> "Display":
         from nbflow.jupyter.display import Display
 
@@ -154,7 +165,7 @@ class WorkflowMagics:
             self.shell.user_ns[asked.bind] = instance
         headless = self.headless
         engine.echo = headless
-        display = self._display(instance, opened.line)
+        display = self._for_cell(instance, opened.line)
         self._try_display(display.show, opened.line)
         opened.start()
         if not (asked.wait or headless):
@@ -170,7 +181,7 @@ class WorkflowMagics:
             self._try_display(display.finish, opened.line)
         return self._value(instance)
 
-    async def _hold(self, wait: Wait, display: "Display", instance: "WorkflowInstance", line: str) -> "WorkflowInstance":
+    async def _hold(self, wait: Wait, display: "Display | _Line", instance: "WorkflowInstance", line: str) -> "WorkflowInstance":
         try:
             await wait.hold()
         finally:
@@ -178,12 +189,13 @@ class WorkflowMagics:
         return self._value(instance)
 
     def _value(self, instance: "WorkflowInstance") -> "WorkflowInstance":
-        self._shown_as_value = instance
+        if self.in_kernel:
+            self._shown_as_value = instance
         return instance
 
     def _hello(self, instance: "WorkflowInstance") -> Callable[[], bool] | None:
         """How to ask whether a page shows the panel; None where there can be no page."""
-        if getattr(self.shell, "kernel", None) is None or not self.settings.panel:
+        if not self.in_kernel or not self.settings.panel:
             return None
         from nbflow.jupyter.panel import panel_for
 
@@ -345,6 +357,16 @@ class WorkflowMagics:
 
             return Table(answer.columns, answer.rows)
         return None
+
+
+class _Line:
+    """The display of a terminal: the one line."""
+
+    def __init__(self, line: str) -> None:
+        self.show = lambda: print(line)  # noqa: T201
+
+    def finish(self) -> None:
+        """The value of the cell says the rest."""
 
 
 def _may_be_type(word: str) -> bool:

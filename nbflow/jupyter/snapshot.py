@@ -33,7 +33,7 @@ def size(value: object) -> int:
 
 def head_json(view: InstanceView) -> dict[str, Any]:
     """What changes of an instance, at most 1 kB: enough to keep the header of a panel true."""
-    error = None if view.error is None else {"type": view.error.type[:60], "message": words.first_line(view.error.message, 120)}
+    error = None if view.error is None else {"type": words.first_line(view.error.type, 60), "message": words.first_line(view.error.message, 120)}
     owner = "" if view.owner is None or view.here else words.first_line(str(view.owner), 80)
     return {
         "status": view.status.value,
@@ -53,7 +53,7 @@ def head_json(view: InstanceView) -> dict[str, Any]:
         "replayed": view.from_history,
         "unreached": len(view.unreached),
         "sleeping": next(
-            ([wait.name[:60], wait.kind, millis(wait.until)] for wait in view.waiting_for if wait.kind != "event"), None
+            ([words.first_line(wait.name, 60), wait.kind, millis(wait.until)] for wait in view.waiting_for if wait.kind != "event"), None
         ),
         "interrupted": None if view.interrupted is None else words.first_line(view.interrupted, 120),
         "error": error,
@@ -107,9 +107,9 @@ def wait_json(step: StepView) -> dict[str, Any]:
     prompt = words.UNSAFE_IN_LINES.sub("�", step.prompt or "")
     schema = plain(step.schema)
     return {
-        "name": step.name,
+        "name": plain(step.name),
         "count": step.count,
-        "event": step.event_type or "",
+        "event": plain(step.event_type or ""),
         "prompt": prompt if len(prompt) <= _PROMPT else f"{prompt[: _PROMPT - 1]}…",
         "due": millis(step.due_at),
         "since": millis(step.started_at),
@@ -130,7 +130,7 @@ def row_json(index: int, step: StepView) -> dict[str, Any]:
         "started": millis(step.started_at),
         "ended": millis(step.ended_at),
         "due": millis(step.due_at),
-        "event": step.event_type,
+        "event": plain(step.event_type),
         "replayed": step.from_history,
         "stale": step.stale,
         "note": words.outcome_line(step, _NOTE),

@@ -72,7 +72,7 @@ absorbed as (
   where ends_with(s.kind, '.started') and s.ord < e.last
 )"""
 _LOAD = f"insert into nb.entries {_PARSED}{_ABSORBED}{_VALUES} where ord not in (select ord from absorbed) order by ord"  # noqa: S608
-_WRITE = f"insert into nb.entries {_PARSED}{_VALUES} order by ord"  # noqa: S608
+_WRITE = f"insert into nb.entries {_PARSED}{_VALUES} order by ord"
 _SOURCES = """
 insert into nb.sources
 with parsed as materialized (
@@ -134,10 +134,11 @@ def entry_of(row: tuple[Any, ...]) -> Entry:
     try:
         known = _KINDS[kind]
     except KeyError:
-        raise StoreVersionError(
+        msg = (
             f"the history holds an entry of kind {kind!r}, which this version of nbflow does not know: "
             f"a newer one wrote it; upgrade nbflow and restart this kernel"
-        ) from None
+        )
+        raise StoreVersionError(msg) from None
     recorded_at = _EPOCH + timedelta(microseconds=micros)
     if known is Kind.CREATED:
         key = None  # workflow/id, a column to search by; both are in the body
@@ -161,6 +162,10 @@ class Database:
             spill = self._layout.folder / "spill"
             self._connection.execute(f"set temp_directory = {quoted(spill)}")
         return self._connection
+
+    def use(self, connection: duckdb.DuckDBPyConnection) -> None:
+        """Work on a connection that is there already, its database attached."""
+        self._connection = connection
 
     def create(self, meta: dict[str, str]) -> None:
         """Make a new file, whole or not at all."""
@@ -287,7 +292,9 @@ def translated(error: duckdb.Error, layout: Layout) -> Exception:
     if isinstance(error, duckdb.InterruptException):
         return StoreError("the query was interrupted")
     if "only read versions" in text or "newer version of DuckDB" in text:
-        return StoreVersionError(f"{file} was written by a newer DuckDB than {duckdb.__version__}: upgrade duckdb ({_first(text)})")
+        return StoreVersionError(
+            f"{file} was written by a newer DuckDB than {duckdb.__version__}: upgrade duckdb ({_first(text)})"
+        )
     if "WAL" in text and "Failed to commit" not in text and layout.wal.exists():
         return DamagedLogError(_first(text))
     if "No space left" in text:

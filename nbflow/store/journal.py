@@ -84,7 +84,8 @@ class Journal:
         if self._failure is not None:
             raise self._failure
         if self._closing:
-            raise StoreError("this engine is closed: nothing more is recorded; make a new Engine")
+            msg = "this engine is closed: nothing more is recorded; make a new Engine"
+            raise StoreError(msg)
         self._queue.append((line, acked))
         if acked is not None and not self._awake:
             self._signal()

@@ -26,7 +26,8 @@ class Layout:
         """The layout for a DuckDB file, the default one for None; nothing is made."""
         file = Path(os.path.realpath(DEFAULT if path is None else Path(path).expanduser()))
         if file.is_dir():
-            raise UsageError(f"{str(file)!r} is a folder, not a DuckDB file: name a file in it, such as 'history.duckdb'")
+            msg = f"{str(file)!r} is a folder, not a DuckDB file: name a file in it, such as 'history.duckdb'"
+            raise UsageError(msg)
         if (file.parent.name, file.name) == DEFAULT.parts[-2:]:
             return cls(file, file.parent)
         stem = file.name.removesuffix(".duckdb")
@@ -55,7 +56,8 @@ class Layout:
         """Make the folders, only for the user's own eyes."""
         default = self.folder == self.file.parent
         if not default and not self.file.parent.is_dir():
-            raise StoreError(f"{str(self.file)!r} cannot be made: the folder {str(self.file.parent)!r} does not exist; make it first")
+            msg = f"{str(self.file)!r} cannot be made: the folder {str(self.file.parent)!r} does not exist; make it first"
+            raise StoreError(msg)
         try:
             if not self.folder.is_dir():
                 self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -32,10 +32,11 @@ def _try_lock(descriptor: int, how: int, path: Path) -> bool:
     except OSError as error:
         if error.errno in _REFUSED:
             return False
-        raise StoreError(
+        msg = (
             f"{str(path)!r} cannot be locked: {error.strerror or error}; this file system has no lock service: "
             f"put the store on a local disk (NBFLOW_STORE)"
-        ) from error
+        )
+        raise StoreError(msg) from error
     return True
 
 
@@ -177,7 +178,8 @@ class LifeLock:
             raise unwritable(temporary, error) from error
         try:
             if not _try_lock(self._descriptor, fcntl.LOCK_EX, temporary):
-                raise StoreError(f"{str(temporary)!r} is locked by somebody else; make a new Engine")
+                msg = f"{str(temporary)!r} is locked by somebody else; make a new Engine"
+                raise StoreError(msg)
             temporary.replace(self.path)
             sync_folder(folder)
         except BaseException:

@@ -104,7 +104,8 @@ def of_entry(entry: Entry) -> bytes:
         )  # fmt: skip
     except UnicodeEncodeError as error:
         name = entry.step if entry.key is None else entry.key
-        raise UsageError(f"{name!r} cannot be stored: it holds half of a surrogate pair; use ordinary text for names and keys") from error
+        msg = f"{name!r} cannot be stored: it holds half of a surrogate pair; use ordinary text for names and keys"
+        raise UsageError(msg) from error
 
 
 def of_source(code_hash: str, text: str) -> bytes:

@@ -19,12 +19,14 @@ def check(file: Path, version: str) -> int:
         StoreCorruptError: it says no version.
     """
     if not version.isdigit():
-        raise StoreCorruptError(f"{str(file)!r} does not say its schema version; restore it from a backup. Nothing was changed")
+        msg = f"{str(file)!r} does not say its schema version; restore it from a backup. Nothing was changed"
+        raise StoreCorruptError(msg)
     if int(version) > SCHEMA:
-        raise StoreVersionError(
+        msg = (
             f"{str(file)!r} has schema version {version}, this nbflow knows {SCHEMA}: a newer nbflow has worked with it; "
             f"upgrade nbflow and restart this kernel. Nothing was changed"
         )
+        raise StoreVersionError(msg)
     return int(version)
 
 

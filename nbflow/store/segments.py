@@ -104,11 +104,12 @@ def readable(folder: Path, engine: str, start: int, rows: int, *, living: bool) 
         if segment.first > start:
             if living:  # its owner has removed what was loaded, or is beginning a file
                 break
-            raise StoreCorruptError(
+            msg = (
                 f"the journal of engine {engine} in {str(folder)!r} misses the bytes from {start} to {segment.first}: "
                 f"a file of it was removed or cut; put it back, or move {segment.path.name!r} and what follows it out of the "
                 f"folder to go on without those entries. Nothing was changed"
             )
+            raise StoreCorruptError(msg)
     return Stretch(b"", start, start, last=True)
 
 
@@ -117,11 +118,12 @@ def _check_end(found: list[Segment], bad: int) -> None:
     segment = found[0]
     synced = found[1].first if len(found) > 1 else lines.highest_synced(_read(segment, segment.first, segment.end))
     if bad < synced:
-        raise StoreCorruptError(
+        msg = (
             f"{str(segment.path)!r} is damaged at byte {bad - segment.first}: lines that were safely on disk cannot be read; "
             f"restore the file from a backup, or move it out of the folder to go on without its last entries. "
             f"Nothing was changed"
         )
+        raise StoreCorruptError(msg)
 
 
 def journal_end(folder: Path, engine: str) -> int:

@@ -6,8 +6,8 @@ What others wrote comes first: a session begins by taking notice of their entrie
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from nbflow.core.history import Head, fold_head
 from nbflow.core.model import Entry, Kind
 from nbflow.errors import StoreCorruptError, StoreError
 from nbflow.store import lines, migrate, segments
-from nbflow.store.database import Database, DamagedLogError
+from nbflow.store.database import DamagedLogError, Database
 from nbflow.store.journal import Journal
 from nbflow.store.layout import Layout, sync_folder
 from nbflow.store.lease import LIFE, Lease, News, lives, seize
@@ -58,6 +58,14 @@ class Desk:
     foreign: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What the first session does beside: *make* the file where it is missing, *bring_up_to_date* what is attached."""
+
+    make: Callable[[], None]
+    bring_up_to_date: Callable[[], None]
+
+
 class Session:
     """What can be asked and written while the lease is held."""
 
@@ -68,24 +76,29 @@ class Session:
         self._positions: dict[str, tuple[int, bool]] = {}
         self._registered: set[str] = set()
         self._buried: dict[str, int | None] = {}
+        self._lost: dict[str, str] = {}
         self._last = 0
         self._whole = False
         self._own_before = 0
+        self._replacement: Path | None = None
 
     # -- begin and end ------------------------------------------------------------------------------------------------
 
-    def begin(self, prepare: Callable[[Database], None] | None = None) -> None:
-        """Attach and check the file, then take notice of what others wrote; *prepare* comes before the checks."""
+    def begin(self, opening: Opening | None = None) -> None:
+        """Attach and check the file, then take notice of what others wrote."""
         desk = self._desk
         self._whole = not desk.layout.wal.exists()
-        if prepare is None and not desk.layout.file.exists():
-            raise StoreCorruptError(
+        if opening is not None:
+            opening.make()
+        elif not desk.layout.file.exists():
+            msg = (
                 f"{str(desk.layout.file)!r} was deleted or moved away while engines were at work; put it back: "
                 f"what was recorded since waits in the journal in {str(desk.layout.journal)!r}"
             )
+            raise StoreCorruptError(msg)
         self._attach()
-        if prepare is not None:
-            prepare(self._database)
+        if opening is not None:
+            opening.bring_up_to_date()
         self._check()
         desk.noticed = desk.counter.read()
         self._database.rows("begin")
@@ -101,7 +114,8 @@ class Session:
         if self._dirty:
             desk.noticed = desk.counter.bump()
             if not desk.lease.intact():
-                raise StoreError(f"the lock beside {str(desk.layout.file)!r} was deleted meanwhile: nothing was written; try again")
+                msg = f"the lock beside {str(desk.layout.file)!r} was deleted meanwhile: nothing was written; try again"
+                raise StoreError(msg)
         database.rows("commit")
         desk.seen = self._last
         desk.own = self._positions.get(desk.engine, (0, False))[0]
@@ -110,6 +124,8 @@ class Session:
         if desk.layout.wal.exists():
             self.let_go()
             return
+        if self._replacement is not None:
+            _put(self._replacement, desk.layout.file)
         if self._whole and desk.journal is not None:
             desk.journal.remove_until(self._own_before)
         for engine, descriptor in self._buried.items():
@@ -141,10 +157,11 @@ class Session:
                 self._database.attach()
             except Exception as second:
                 aside.rename(layout.wal)
-                raise StoreCorruptError(
+                msg = (
                     f"{str(layout.file)!r} cannot be opened, with its log or without: {error}; restore it from a backup. "
                     f"Nothing was changed"
-                ) from second
+                )
+                raise StoreCorruptError(msg) from second
             sync_folder(layout.file.parent)
             self._whole = False
             _log.warning(
@@ -160,15 +177,17 @@ class Session:
         except duckdb.CatalogException:
             meta = {}
         if "store" not in meta:
-            raise StoreCorruptError(
+            msg = (
                 f"{str(desk.layout.file)!r} is a DuckDB file, but no history of nbflow: name another file. Nothing was changed"
             )
+            raise StoreCorruptError(msg)
         migrate.check(desk.layout.file, meta.get("schema", ""))
         if desk.uid and meta["store"] != desk.uid:
-            raise StoreCorruptError(
+            msg = (
                 f"{str(desk.layout.file)!r} was replaced by another store while this engine was at work; put the former file "
                 f"back: what was recorded since waits in the journal in {str(desk.layout.journal)!r}"
             )
+            raise StoreCorruptError(msg)
         desk.uid = meta["store"]
 
     # -- what others wrote --------------------------------------------------------------------------------------------
@@ -218,8 +237,11 @@ class Session:
         if desk.journal is None:
             return True
         if desk.journal.thread.is_alive():
-            with suppress(() if strict else StoreError):
+            try:
                 desk.journal.flush()
+            except StoreError:
+                if strict:
+                    raise
         start = self._positions.get(desk.engine, (0, False))[0]
         end = desk.journal.synced
         if start >= end:
@@ -254,13 +276,17 @@ class Session:
         return complete
 
     def lost(self, engine: str) -> str | None:
-        """What to say where a dead engine's journal is not what the file remembers of it."""
+        """What to say where a dead engine's journal, which `bury` came for, is not what the file remembers of it."""
+        return self._lost.get(engine)
+
+    def _compare(self, engine: str, *, locked: bool) -> None:
         position, closed = self._positions.get(engine, (-1, False))
-        if closed or engine in self._buried and segments.journal_end(self._desk.layout.journal, engine) >= position:
-            return None
-        if position == 0 and engine in self._buried:
-            return None
-        return f"the journal of engine {engine} is missing or cut: what it recorded in its last second may be lost"
+        folder = self._desk.layout.journal
+        if closed or (locked and 0 <= position <= segments.journal_end(folder, engine)):
+            return
+        self._lost[engine] = (
+            f"the journal of engine {engine} is missing or cut: what it recorded in its last second may be lost"
+        )
 
     def bury(self, engine: str) -> bool | None:
         """Take over a dead engine's journal: load the rest, and have it removed when this lease ends.
@@ -273,6 +299,7 @@ class Session:
             if descriptor is None and lives(desk.layout.journal, engine):
                 return None
             self._buried[engine] = descriptor
+            self._compare(engine, locked=descriptor is not None)
         if not self.load(engine):
             descriptor = self._buried.pop(engine)
             if descriptor is not None:
@@ -320,15 +347,11 @@ class Session:
         """Append entries directly; gives them with their seqs."""
         if not entries:
             return []
-        written = []
-        rows = []
-        for seq, entry in enumerate(entries, self._last + 1):
-            created_seq = seq if entry.kind is Kind.CREATED else entry.created_seq
-            given = msgspec.structs.replace(entry, seq=seq, created_seq=created_seq)
-            written.append(given)
-            created = entry.kind is Kind.CREATED
-            rows.append(msgspec.structs.replace(given, key=place(entry.body["workflow"], entry.body["id"])) if created else given)
-        self._database.write(rows, self._last)
+        written = [
+            msgspec.structs.replace(entry, seq=seq, created_seq=seq if entry.kind is Kind.CREATED else entry.created_seq)
+            for seq, entry in enumerate(entries, self._last + 1)
+        ]
+        self._database.write(placed(written), self._last)
         self._last += len(written)
         self._dirty = True
         return written
@@ -346,9 +369,7 @@ class Session:
         if not wanted:
             return {}
         where = "created_seq = $1" if len(wanted) == 1 else "created_seq in (select unnest($1))"
-        rows = self._database.entries(
-            f"{where} and step is null order by seq", [wanted[0] if len(wanted) == 1 else wanted]
-        )
+        rows = self._database.entries(f"{where} and step is null order by seq", [wanted[0] if len(wanted) == 1 else wanted])
         grouped: dict[int, list[Entry]] = {}
         for entry in rows:
             grouped.setdefault(entry.created_seq, []).append(entry)
@@ -358,15 +379,48 @@ class Session:
         """Ask anything."""
         return self._database.rows(query, values)
 
+    @contextmanager
+    def outside_transaction(self) -> Iterator[None]:
+        """Copying a database takes no part in a transaction over another; the lease keeps everyone out all the same."""
+        self._database.rows("commit")
+        try:
+            yield
+        finally:
+            self._database.rows("begin")
+
+    def replace_by(self, file: Path) -> None:
+        """Put *file*, which holds the same, in the place of the DuckDB file when this session has ended."""
+        self._replacement = file
+
     def change(self, statement: str, values: Sequence[Any] | None = None) -> None:
         """Change what is not an entry."""
         self._database.rows(statement, values)
         self._dirty = True
 
 
+def placed(entries: Iterable[Entry]) -> list[Entry]:
+    """Entries as rows: those that create an instance carry what it is searched by."""
+    return [
+        msgspec.structs.replace(entry, key=place(entry.body["workflow"], entry.body["id"]))
+        if entry.kind is Kind.CREATED
+        else entry
+        for entry in entries
+    ]
+
+
 def place(workflow: str, instance_id: str) -> str:
     """What `created` entries are searched by; neither name has a slash (S2)."""
     return f"{workflow}/{instance_id}"
+
+
+def _put(file: Path, place_of: Path) -> None:
+    descriptor = os.open(file, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    file.replace(place_of)
+    sync_folder(place_of.parent)
 
 
 def _bury(folder: Path, engine: str) -> None:

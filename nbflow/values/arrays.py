@@ -28,6 +28,7 @@ from nbflow.values.nodes import (
 )
 
 Tagged = dict[str, Any]
+_HEADER = 1 << 24  # its parser takes literals only, and the file's hash has been checked
 
 
 def library(name: str) -> Any:
@@ -57,6 +58,8 @@ def _scalar(_writer: Writer, value: Any) -> Node:
         node = {"$": "np", "d": "npy", "v": to_base64(_npy(np.array(value)))}
     elif dtype.kind in "biufc":
         node["text"] = str(value)
+        if dtype.char in "qQ":  # a type of its own, of the same width as int64
+            node["char"] = dtype.char
     return node
 
 
@@ -64,8 +67,13 @@ def _npy(array: Any) -> bytes:
     import numpy as np
 
     buffer = io.BytesIO()
-    np.lib.format.write_array(buffer, array, allow_pickle=False)
+    np.lib.format.write_array(buffer, array, version=_version(array.dtype), allow_pickle=False)
     return buffer.getvalue()
+
+
+def _version(dtype: Any) -> tuple[int, int]:
+    """The version of the .npy format: 3 has long headers and any field names."""
+    return (1, 0) if dtype.names is None else (3, 0)
 
 
 @decodes("np")
@@ -77,8 +85,8 @@ def _scalar_back(reader: Reader, node: Tagged) -> Any:
     if node["d"] == "S":
         return np.bytes_(content)
     if node["d"] == "npy":
-        return np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)[()]
-    return np.frombuffer(content, dtype=np.dtype(node["d"]))[0]
+        return np.lib.format.read_array(io.BytesIO(content), allow_pickle=False, max_header_size=_HEADER)[()]
+    return np.frombuffer(content, dtype=np.dtype(node.get("char", node["d"])))[0]
 
 
 @forms("np")
@@ -88,7 +96,10 @@ def _scalar_form(form: Callable[[Node], Any], node: Tagged) -> Any:
     text = node.get("text")
     if text is None:
         if node["d"][1:2] in ("M", "m"):
-            return str(_scalar_back(Reader(None), node))
+            try:
+                return str(_scalar_back(Reader(None), node))
+            except ValueError:  # a moment without a unit has no text
+                raise NoForm from None
         raise NoForm
     if text in ("True", "False"):
         return text == "True"
@@ -110,7 +121,7 @@ def _dtype_survives(dtype: Any) -> bool:
             back = np.lib.format.descr_to_dtype(np.lib.format.dtype_to_descr(dtype))
     except Exception:  # noqa: BLE001 - whatever numpy objects to, it would not come back
         return False
-    return bool(back == dtype) and back.type is dtype.type and back.isalignedstruct == dtype.isalignedstruct
+    return bool(back == dtype) and (back.type is dtype.type or dtype.kind in "iu") and back.isalignedstruct == dtype.isalignedstruct
 
 
 def _refused_dtype(dtype: Any, name: str) -> Refused:
@@ -133,7 +144,7 @@ def _array(writer: Writer, value: Any) -> Node:
         raise _refused_dtype(value.dtype, "numpy.ndarray")
 
     def write(file: BinaryIO) -> None:
-        np.lib.format.write_array(file, value, allow_pickle=False)
+        np.lib.format.write_array(file, value, version=_version(value.dtype), allow_pickle=False)
 
     return writer.file("npy", "npy", write, type="numpy.ndarray")
 
@@ -142,7 +153,7 @@ def _array(writer: Writer, value: Any) -> Node:
 def _array_back(reader: Reader, node: Tagged) -> Any:
     np = library("numpy")
     with reader.open(node) as file:
-        return np.lib.format.read_array(file, allow_pickle=False)
+        return np.lib.format.read_array(file, allow_pickle=False, max_header_size=_HEADER)
 
 
 @encodes(Image)

@@ -175,7 +175,7 @@ def _enum_form(form: Callable[[Node], Any], node: Tagged) -> Any:
 
 def _is_named_tuple(cls: type) -> bool:
     fields = getattr(cls, "_fields", None)
-    return issubclass(cls, tuple) and type(fields) is tuple and all(type(field) is str for field in fields) and ours(cls, tuple)
+    return tuple in cls.__mro__ and type(fields) is tuple and all(type(field) is str for field in fields) and ours(cls, tuple)
 
 
 def ours(cls: type, base: type = object) -> bool:

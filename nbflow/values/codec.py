@@ -166,11 +166,9 @@ def _canonical(data: bytes) -> str:
     node = _from_json(data[1:])
     if data[0] == _FILE and "canon" in node:
         return str(node["canon"])
-    return _digest(node if data[0] == _JSON else _unplaced(node))
-
-
-def _digest(node: Any) -> str:
-    return hashlib.sha256(_to_sorted_json(node)).hexdigest()
+    # the two formats apart: a dict that looks like a tagged node is none
+    kind, node = (b"j", node) if data[0] == _JSON else (b"t", _unplaced(node))
+    return hashlib.sha256(kind + _to_sorted_json(node)).hexdigest()
 
 
 def _unplaced(node: Any) -> Any:

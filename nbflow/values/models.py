@@ -22,7 +22,7 @@ Tagged = dict[str, Any]
 
 def _is_model(cls: type) -> bool:
     pydantic = sys.modules.get("pydantic")
-    return pydantic is not None and issubclass(cls, pydantic.BaseModel) and ours(cls)
+    return pydantic is not None and pydantic.BaseModel in cls.__mro__ and ours(cls)
 
 
 def _model(writer: Writer, value: Any) -> Node:
@@ -32,6 +32,8 @@ def _model(writer: Writer, value: Any) -> Node:
     extra, fields_set, private = (state.pop(name, None) for name in slots)
     known = cls.__pydantic_fields__
     others = [n for n in state if n not in known and not isinstance(getattr(cls, n, None), functools.cached_property)]
+    if unset := [name for name in known if name not in state]:
+        raise Refused(type_name(cls), f"its fields {', '.join(map(repr, unset))} are not set", "set them")
     if others or fields_set is None:
         raise Refused(
             type_name(cls),
@@ -102,7 +104,7 @@ def _secret_form(_form: Callable[[Node], Any], _node: Tagged) -> Any:
 
 
 def _is_struct(cls: type) -> bool:
-    return issubclass(cls, msgspec.Struct) and cls is not msgspec.Struct
+    return msgspec.Struct in cls.__mro__ and cls is not msgspec.Struct
 
 
 def _struct(writer: Writer, value: Any) -> Node:
@@ -136,7 +138,7 @@ def _struct_back(reader: Reader, node: Tagged) -> Any:
         return cls(**state)
     # a twin without __post_init__ makes the instance, which then gets its own class: nothing of the user's runs
     instance = _quiet_twin(cls)(**state)
-    object.__setattr__(instance, "__class__", cls)
+    vars(object)["__class__"].__set__(instance, cls)  # a Struct refuses object.__setattr__
     return instance
 
 

@@ -23,13 +23,16 @@ def _pandas(writer: Writer, value: Any, frame: Any, **shape: Any) -> Node:
         if not frame.columns.is_unique:
             twice = frame.columns[frame.columns.duplicated()][0]
             raise altered(kind, f"column {twice!r}", "another column has the same name")
+    if len(kinds := set(map(type, frame.columns))) > 1:
+        raise altered(kind, f"its column names {_few(frame.columns)}", f"they are of {len(kinds)} types")
     extra = {**shape, "index": _index_extra(writer, frame.index), "columns": _index_extra(writer, frame.columns)}
     if attrs := getattr(value, "attrs", None):
         extra["attrs"] = writer.child(".attrs", attrs)
     if (flags := getattr(value, "flags", None)) is not None and not flags.allows_duplicate_labels:
         extra["unique"] = True
+    frame = _bare(frame)
     try:
-        content = to_parquet(pyarrow.Table.from_pandas(_with_text_names(frame)), kind)
+        content = to_parquet(pyarrow.Table.from_pandas(frame), kind)
         back = _frame_back(from_parquet(io.BytesIO(content)), Reader(None), extra)
     except (Refused, MemoryError):
         raise
@@ -39,13 +42,13 @@ def _pandas(writer: Writer, value: Any, frame: Any, **shape: Any) -> Node:
     return writer.file("pandas", "parquet", content, type=kind, extra=extra)
 
 
-def _with_text_names(frame: Any) -> Any:
-    """The frame without index names that Parquet would turn into text; they are kept beside it."""
+def _bare(frame: Any) -> Any:
+    """The frame without attrs and without index names that Parquet would turn into text; they are kept beside it."""
     names = list(frame.index.names)
-    if all(name is None or type(name) is str for name in names) and not set(names) & set(frame.columns):
-        return frame
     frame = frame.copy(deep=False)
-    frame.index = frame.index.set_names([None] * len(names))
+    frame.attrs = {}
+    if not all(name is None or type(name) is str for name in names) or set(names) & set(frame.columns):
+        frame.index = frame.index.set_names([None] * len(names))
     return frame
 
 

@@ -164,7 +164,9 @@ def test_settings_are_shown_and_taken_by_config(tmp_path):
         shown = kernel.run("%config NBFlow", ok=True).stdout
         assert all(name in shown for name in ("NBFlow.store", "NBFlow.panel", "NBFlow.stable_output", "NBFlow.notify"))
         (tmp_path / "elsewhere").mkdir()
-        out = kernel.run("%config NBFlow.store = 'elsewhere/other.duckdb'\nimport nbflow\nengine = nbflow.current_engine()", ok=True)
+        out = kernel.run(
+            "%config NBFlow.store = 'elsewhere/other.duckdb'\nimport nbflow\nengine = nbflow.current_engine()", ok=True
+        )
         assert str(tmp_path / "elsewhere" / "other.duckdb") in out.stdout
         assert (tmp_path / "elsewhere" / "other.duckdb").exists()
 

@@ -16,7 +16,13 @@ PROMPT = r"In \[\d+\]: $"
 
 @pytest.fixture
 def terminal(tmp_path):
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "IPYTHONDIR": str(tmp_path / ".ipython"), "TERM": "dumb", "PROMPT_TOOLKIT_NO_CPR": "1"}
+    env = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "IPYTHONDIR": str(tmp_path / ".ipython"),
+        "TERM": "dumb",
+        "PROMPT_TOOLKIT_NO_CPR": "1",
+    }
     child = pexpect.spawn(
         sys.executable,
         ["-m", "IPython", "--simple-prompt", "--no-banner", "--colors=NoColor", "--InteractiveShell.history_length=0"],
@@ -41,7 +47,7 @@ def run(child: pexpect.spawn, code: str, *, multi: bool = False) -> str:
 
 def cell(child: pexpect.spawn, text: str) -> str:
     """A cell by the shell's own door: typing several lines is the terminal's business, not ours."""
-    return run(child, f"get_ipython().run_cell({text!r}, store_history=True);")
+    return run(child, f"_ran = get_ipython().run_cell({text!r}, store_history=True)")
 
 
 ASKS = """%%workflow t1 --as inst{wait}
@@ -69,7 +75,7 @@ def test_ctrl_c_ends_the_wait_and_leaves_the_instance_alone(terminal):
     run(terminal, "%load_ext nbflow")
     run(terminal, "import threading; from nbflow import WorkflowEntrypoint; go = threading.Event()")
     held = "%%workflow h1 --as inst --wait\nclass Held(WorkflowEntrypoint):\n    async def run(self, event, step):\n        return await step.do('hold', go.wait, 60)\n"
-    terminal.sendline(f"get_ipython().run_cell({held!r}, store_history=True);")
+    terminal.sendline(f"_ran = get_ipython().run_cell({held!r}, store_history=True)")
     terminal.expect("new instance h1")
     terminal.sendintr()
     terminal.expect(r"In \[\d+\]: ", timeout=5)

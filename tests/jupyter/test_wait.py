@@ -72,8 +72,11 @@ def test_a_cell_without_wait_returns_at_once(kernel):
 
 
 def test_the_kernels_loop_goes_on_while_the_cell_waits(kernel):
-    kernel.run("import asyncio\nticks = []\nasync def tick():\n    while True:\n        ticks.append(1)\n        await asyncio.sleep(.05)\n"
-               "task = asyncio.get_running_loop().create_task(tick())", ok=True)
+    kernel.run(
+        "import asyncio\nticks = []\nasync def tick():\n    while True:\n        ticks.append(1)\n        await asyncio.sleep(.05)\n"
+        "task = asyncio.get_running_loop().create_task(tick())",
+        ok=True,
+    )
     kernel.run("ticks.clear()")
     kernel.run("%%workflow w1 --wait\n" + CLASS.replace("0.4", "1"), ok=True)
     assert kernel.evaluate("len(ticks)") > 8
@@ -258,15 +261,21 @@ def test_papermill_runs_a_notebook_with_workflows(tmp_path):
 
 
 def test_the_restart_button_is_not_held_up_by_a_body_that_blocks(kernel):
-    kernel.run("%%workflow w1\nclass Long(WorkflowEntrypoint):\n    async def run(self, event, step):\n"
-               "        await step.do('first', lambda: 1)\n        return await step.do('sleep', time.sleep, 60)\n", ok=True)
+    kernel.run(
+        "%%workflow w1\nclass Long(WorkflowEntrypoint):\n    async def run(self, event, step):\n"
+        "        await step.do('first', lambda: 1)\n        return await step.do('sleep', time.sleep, 60)\n",
+        ok=True,
+    )
     kernel.until("len(engine.instance('w1').steps) == 2")
     kernel.run("import atexit\natexit.register(lambda: open('left.txt', 'w').write('in order'))")
     assert kernel.restart(now=False) < 3
     assert (kernel.folder / "left.txt").read_text() == "in order"
     kernel.run(SETUP, ok=True)
-    out = kernel.run("%%workflow w1 --as inst\nclass Long(WorkflowEntrypoint):\n    async def run(self, event, step):\n"
-                     "        await step.do('first', lambda: 1)\n        return await step.do('sleep', time.sleep, 0)\n", ok=True)
+    out = kernel.run(
+        "%%workflow w1 --as inst\nclass Long(WorkflowEntrypoint):\n    async def run(self, event, step):\n"
+        "        await step.do('first', lambda: 1)\n        return await step.do('sleep', time.sleep, 0)\n",
+        ok=True,
+    )
     assert "resumed w1" in out.text
     kernel.run("inst.wait(20)", ok=True)
     assert kernel.evaluate("(inst.status().status.value, inst.step('first').from_history)") == ("complete", True)

@@ -1,5 +1,6 @@
 """`%%workflow` in a real kernel: the decision table of API.md §3, one test per row, and what a bad cell leaves behind."""
 
+import re
 import time
 
 import pytest
@@ -92,8 +93,8 @@ def test_other_params_under_the_same_id_are_refused_and_nothing_happens(kernel):
     kernel.run("inst.wait(20)", ok=True)
     out = kernel.run(ASKS.format(line="a1 --params {'n': 1, 'm': 3}"), ok=False)
     assert out.error.startswith("UsageError")
-    assert "'m'" in out.error
-    assert "'n'" not in out.error
+    assert re.search(r"\bm'? differ", out.error)
+    assert not re.search(r"\bn\b", out.error)
     assert kernel.evaluate(f"({IDS}, inst.params, ran)") == (["a1"], {"n": 1, "m": 2}, ["load"])
 
 
@@ -251,7 +252,9 @@ def test_helpers_names_and_magics_of_the_cell_are_the_notebooks(kernel):
 
 
 def test_params_are_one_expression_over_the_users_names_evaluated_once_before_the_body(kernel):
-    kernel.run("calls = []\nn = 3\ndef make():\n    calls.append(dict(globals()).get('Late'))\n    return {'n': n, 't': '$n {n}'}")
+    kernel.run(
+        "calls = []\nn = 3\ndef make():\n    calls.append(dict(globals()).get('Late'))\n    return {'n': n, 't': '$n {n}'}"
+    )
     kernel.run(
         "%%workflow a1 -p make() --as inst\nclass Late(WorkflowEntrypoint):\n"
         "    async def run(self, event, step):\n        return event.payload\n",
@@ -268,7 +271,7 @@ def test_the_error_of_a_step_shows_line_numbers_of_the_cell_as_the_user_sees_it(
         ok=True,
     )
     kernel.run("inst.wait(20)", ok=True)
-    assert "line 6, in body" in kernel.evaluate("inst.status().error.traceback")
+    assert "line 6, in Bad.run.<locals>.body" in kernel.evaluate("inst.status().error.traceback")
 
 
 def test_define_only_registers(kernel):

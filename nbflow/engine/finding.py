@@ -1,0 +1,69 @@
+"""Find instances: by id, by workflow, by status."""
+
+from typing import TYPE_CHECKING, Any
+
+from nbflow.core.durations import duration
+from nbflow.core.model import Status
+from nbflow.engine.instance import Instances, WorkflowInstance, handles
+from nbflow.errors import NotFoundError, UsageError
+
+if TYPE_CHECKING:
+    from nbflow.engine.engine import Engine
+
+
+def get(engine: "Engine", instance_id: str, workflow: str | None) -> WorkflowInstance:
+    """See `Engine.get`."""
+    engine.check_open()
+    if workflow is None and "/" in instance_id:
+        workflow, _, instance_id = instance_id.partition("/")
+    found = engine.store.find(instance_id, workflow)
+    if not found:
+        where = f" of workflow {workflow!r}" if workflow else ""
+        msg = f"no instance {instance_id!r}{where} in {engine.store.path or 'memory'}"
+        raise NotFoundError(msg)
+    if len(found) > 1:
+        several = ", ".join(f"{head.workflow}/{head.instance_id}" for head in found)
+        msg = f"instance {instance_id!r} exists under several workflows: {several}; name one of these"
+        raise UsageError(msg)
+    return WorkflowInstance(engine, found[0])
+
+
+def instance(engine: "Engine", reference: str) -> WorkflowInstance:
+    """See `Engine.instance`."""
+    try:
+        return get(engine, reference, None)
+    except NotFoundError:
+        newest = engine.store.heads(reference, limit=1) if "/" not in reference else []
+        if not newest:
+            raise
+        return WorkflowInstance(engine, newest[0])
+
+
+def listed(engine: "Engine", workflow: str | None, status: Status | str | None, limit: int) -> Instances:
+    """See `Engine.list`."""
+    engine.check_open()
+    if status is None:
+        return handles(engine, engine.store.heads(workflow, limit=limit))
+    wanted = _status(status)
+    everyone = handles(engine, engine.store.heads(workflow, limit=None))
+    return Instances([one for one in everyone if one.view().status is wanted][:limit])
+
+
+def delete_finished(engine: "Engine", older_than: Any, status: Status | str | None) -> int:
+    """See `Engine.delete`."""
+    before = engine.clock.now() - duration(older_than, what="delete(older_than=)")
+    wanted = None if status is None else _status(status)
+    gone = 0
+    for head in engine.store.heads(limit=None):
+        if head.finished and head.ended_at is not None and head.ended_at < before and wanted in (None, head.status):
+            WorkflowInstance(engine, head).delete()
+            gone += 1
+    return gone
+
+
+def _status(status: Status | str) -> Status:
+    try:
+        return Status(status)
+    except ValueError:
+        msg = f"status={str(status)!r} is none of {', '.join(Status)}"
+        raise UsageError(msg) from None

@@ -1,0 +1,551 @@
+"""`FileStore`: a journal that makes steps durable at the disk's speed, in front of a DuckDB file that everybody can query."""
+
+import atexit
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from nbflow import ids
+from nbflow.clock import Clock, SystemClock
+from nbflow.core.history import Head, fold_head
+from nbflow.core.model import FENCES, Draft, Entry, Kind, Owner
+from nbflow.errors import NotFoundError, StoreCorruptError, StoreError, StoreLockedError
+from nbflow.store import journal as journals
+from nbflow.store import lease as leases
+from nbflow.store import lines, migrate, queries, segments, upkeep
+from nbflow.store.base import Decision
+from nbflow.store.database import Database, connect, make_schema
+from nbflow.store.layout import Layout
+from nbflow.store.loader import Loader
+from nbflow.store.memory import claim_body
+from nbflow.store.session import ROWS, Desk, Opening, Session, place
+
+T = TypeVar("T")
+Decide = Callable[[Head, Callable[[], list[Entry]]], Sequence[Decision]]
+
+_AT_ONCE = 500
+_CLOSING = 2.0
+_time = SystemClock()
+_log = logging.getLogger("nbflow")
+
+
+class FileStore:
+    """The history in a DuckDB file; see `Store` for what each method promises.
+
+    Args:
+        path: the DuckDB file; None for `.nbflow/history.duckdb` in the working directory.
+        notebook: what others are told of who holds the file.
+        clock: gives entries written directly their time.
+        lock_timeout: seconds that whatever needs the file waits while others hold it.
+        segment: bytes after which the journal begins a new file.
+
+    Attributes:
+        folder_id: the journal folder as the system knows it; goes into claims (S52).
+        created: whether this store was made by opening it.
+        warnings: what is wrong with the store without keeping it from working, in words.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        notebook: str = "",
+        clock: Clock | None = None,
+        lock_timeout: float = 10.0,
+        segment: int = journals.SEGMENT,
+    ) -> None:
+        self.engine_id = ids.new_uid()
+        self.on_news: Callable[[list[Entry]], None] | None = None
+        self.on_acked: Callable[[list[Callable[[], None]]], None] | None = None
+        self.warnings: list[str] = []
+        self.created = False
+        self._clock = clock or SystemClock()
+        self._layout = layout = Layout.of(path)
+        self.path: Path | None = layout.file
+        self.artifacts = layout.artifacts
+        self._closing = threading.Lock()
+        self._closed = self._forked = False
+        self._sources: dict[str, str] = {}
+        self._life: leases.LifeLock | None = None
+        layout.prepare()
+        self.folder_id = layout.folder_id()
+        lease = leases.Lease(layout, leases.own_holder(self.engine_id, notebook))
+        self._desk = Desk(layout, self.engine_id, self._clock, Database(layout), lease, leases.News(layout))
+        self._loader = Loader(self._desk, lock_timeout, self._tell)
+        try:
+            self._loader.call(self._open)
+            self.uid = self._desk.uid
+            self._journal = journals.Journal(layout.journal, self.engine_id, self.uid, self._acknowledge, segment=segment)
+            self._desk.journal = self._journal
+        except BaseException:
+            self._loader.stop(1.0)
+            self._let_go()
+            raise
+        _living.add(self)
+        atexit.register(self.close)
+
+    # -- opening and closing ------------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        """Make or check the file, take over the journals of the dead, become known."""
+        with self._loader.session(opening=Opening(self._make, self._bring_up_to_date)) as session:
+            _check_whole(self._layout, session)
+            artifacts = str(self.artifacts)
+            if session.rows("select value from nb.meta where key = 'artifacts'") != [(artifacts,)]:
+                session.change("update nb.meta set value = $1 where key = 'artifacts'", [artifacts])
+            self._life = leases.LifeLock(self._layout.journal, self.engine_id)
+            session.register()
+        self._loader.after(self._take_over_the_dead, lambda _: None)
+
+    def _first_meta(self) -> dict[str, str]:
+        return {"schema": str(migrate.SCHEMA), "store": ids.new_uid(), "purged": "0", "artifacts": str(self.artifacts)}
+
+    def _make(self) -> None:
+        layout = self._layout
+        if layout.file.exists():
+            return
+        waiting = [engine for engine in segments.engines(layout.journal) if segments.journal_end(layout.journal, engine)]
+        if waiting:
+            msg = (
+                f"{str(layout.file)!r} is not there, but the journal of {len(waiting)} engine(s) that worked with it is, in "
+                f"{str(layout.journal)!r}: put the file back, or move the folder {str(layout.folder)!r} away to begin anew. "
+                f"Nothing was changed"
+            )
+            raise StoreCorruptError(msg)
+        self._desk.database.create(self._first_meta())
+        self.created = True
+
+    def _bring_up_to_date(self) -> None:
+        """Give an empty DuckDB file its tables, and an old store the present ones.
+
+        Journals that dead engines left behind are loaded afterwards: their format has a version of its own.
+        """
+        layout, database = self._layout, self._desk.database
+        tables = {name for (name,) in database.rows("select table_name from duckdb_tables() where database_name = 'nb'")}
+        if not tables:
+            make_schema(database.connection, self._first_meta())
+            self.created = True
+        if "meta" not in tables:
+            return
+        meta = dict(database.rows("select key, value from nb.meta"))
+        if "store" not in meta or (version := migrate.check(layout.file, meta.get("schema", ""))) >= migrate.SCHEMA:
+            return
+        living = [engine for engine in segments.engines(layout.journal) if leases.lives(layout.journal, engine)]
+        if living:
+            msg = (
+                f"{str(layout.file)!r} has schema version {version} and {len(living)} other kernel(s) work with it: "
+                f"close them, then open it again to bring it to version {migrate.SCHEMA}"
+            )
+            raise StoreError(msg)
+        copy = migrate.bring_up_to_date(database, layout.file, version)
+        self._warn(f"{str(layout.file)!r} was brought to schema version {migrate.SCHEMA}; a copy as it was is {str(copy)!r}")
+
+    def _take_over_the_dead(self, session: Session) -> bool:
+        folder = self._layout.journal
+        complete = True
+        for engine in segments.engines(folder) - {self.engine_id}:
+            life = leases.lives(folder, engine)
+            if life is False:
+                complete &= session.bury(engine) is not False
+                if (lost := session.lost(engine)) is not None:
+                    self._warn(lost)
+            elif life is None:
+                complete &= session.load(engine)
+        return complete
+
+    def close(self) -> None:
+        """Make everything durable, load it if the lease is free within 2 s, release locks. Idempotent."""
+        if self._forked:
+            return
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
+            atexit.unregister(self.close)
+            self._journal.close()
+            try:
+                self._loader.call(self._finish)
+            except StoreError as error:
+                _log.info("the journal is left for the next engine to load: %s", error)
+            self._loader.stop(1.0)
+            self._let_go()
+
+    def _finish(self) -> None:
+        """Load the rest; then nothing of this engine's journal is left."""
+        deadline = _time.monotonic() + _CLOSING
+        complete = False
+        while not complete and _time.monotonic() < deadline:
+            with self._loader.session(max(0.01, deadline - _time.monotonic())) as session:
+                complete = session.load_own()
+                if complete and not self._journal.behind:
+                    session.close_own()
+
+    def _let_go(self) -> None:
+        """Close what is locked; the file of the life lock stays where the journal does."""
+        if self._life is not None:
+            if segments.segments(self._layout.journal, self.engine_id):
+                self._life.forget()
+            else:
+                self._life.remove()
+        self._desk.lease.forget()
+        self._desk.counter.forget()
+
+    def _leave_to_parent(self) -> None:
+        """In a forked child: hold no lock, be unusable (S54)."""
+        self._forked = self._closed = True
+        self._journal.abandon()
+        self._desk.lease.forget()
+        self._desk.counter.forget()
+        if self._life is not None:
+            self._life.forget()
+
+    # -- what an owner records ----------------------------------------------------------------------------------------
+
+    def append(self, entry: Entry, acked: Callable[[], None] | None = None) -> None:
+        """Journal an entry; see `Store.append`."""
+        self._journal.append(lines.of_entry(entry), acked)
+
+    def write(self) -> None:
+        """Put everything appended so far into the journal's file; see `Store.write`."""
+        self._journal.write()
+
+    def flush(self) -> None:
+        """Return when everything appended so far is durable."""
+        self._usable()
+        self._journal.flush()
+
+    def _acknowledge(self, acks: list[Callable[[], None]]) -> None:
+        try:
+            if self.on_acked is not None:
+                self.on_acked(acks)
+                return
+            for acked in acks:
+                acked()
+        except Exception:  # noqa: BLE001 - the journal's thread must live on
+            _log.exception("what follows an acknowledgement failed")
+
+    # -- what goes to the file directly -------------------------------------------------------------------------------
+
+    def create(self, drafts: Sequence[Draft], owner: Owner | None) -> list[list[Entry] | Head]:
+        """Create what does not exist; see `Store.create`."""
+        places = list(dict.fromkeys(place(draft.workflow, draft.instance_id) for draft in drafts))
+
+        def there(session: Session) -> dict[str, int]:
+            return dict(
+                session.rows(
+                    "select key, max(seq) from nb.entries where kind = 'created' and key in (select unnest($1)) "
+                    "and seq not in (select created_seq from nb.entries where kind = 'deleted') group by key",
+                    [places],
+                )
+            )
+
+        def load(session: Session) -> bool:
+            return not there(session) or session.load_all()
+
+        return self._ask(lambda: self._loader.after(load, lambda session: self._create(session, there(session), drafts, owner)))
+
+    def _create(
+        self, session: Session, there: dict[str, int], drafts: Sequence[Draft], owner: Owner | None
+    ) -> list[list[Entry] | Head]:
+        heads = session.heads(there.values())
+        now, last = self._clock.now(), session.last
+        fresh: list[Entry] = []
+        made: dict[str, int] = {}
+        for draft in drafts:
+            where = place(draft.workflow, draft.instance_id)
+            if where in there or where in made:
+                continue
+            made[where] = len(fresh)
+            body = {**draft.body, "workflow": draft.workflow, "id": draft.instance_id}
+            fresh.append(Entry(Kind.CREATED, 0, 0, now, body=body, value=draft.params))
+            if owner is not None:
+                claim = claim_body(self._here(owner), "create")
+                fresh.append(Entry(Kind.CLAIMED, last + len(fresh), 1, now, body=claim))
+        written = session.write(fresh)
+        step = 1 if owner is None else 2
+        given: list[list[Entry] | Head] = []
+        first: set[str] = set()
+        for draft in drafts:
+            where = place(draft.workflow, draft.instance_id)
+            if where in there:
+                given.append(heads[there[where]])
+                continue
+            entries = written[made[where] : made[where] + step]
+            given.append(fold_head(entries) if where in first else entries)
+            first.add(where)
+        return given
+
+    def claim(self, created_seqs: Sequence[int], owner: Owner, by: str, *, force: bool = False) -> dict[int, list[Entry]]:
+        """Take instances over; see `Store.claim`."""
+        wanted = list(dict.fromkeys(created_seqs))
+        owner = self._here(owner)
+
+        def job() -> dict[int, list[Entry]]:
+            claims: dict[int, Entry] = {}
+            for start in range(0, len(wanted), _AT_ONCE):
+                claims |= self._claim(wanted[start : start + _AT_ONCE], owner, by, force=force)
+            return {seq: self._read(seq, claim.seq) for seq, claim in claims.items()}
+
+        return self._ask(job)
+
+    def _claim(self, created_seqs: list[int], owner: Owner, by: str, *, force: bool) -> dict[int, Entry]:
+        gone: set[str] = set()
+
+        def load(session: Session) -> bool:
+            gone.clear()
+            owners = {head.owner.engine: head.owner for head in session.heads(created_seqs).values() if head.owner is not None}
+            complete = True
+            for engine, former in owners.items():
+                life = self.alive(former)
+                if engine == self.engine_id or life or (life is None and not force):
+                    continue
+                buried = session.bury(engine)
+                if buried is not None:
+                    gone.add(engine)
+                complete &= buried is not False
+            return complete
+
+        def work(session: Session) -> dict[int, Entry]:
+            now = self._clock.now()
+            claims = []
+            for seq, head in session.heads(created_seqs).items():
+                if head.deleted or (head.owner is not None and head.owner.engine not in gone):
+                    continue
+                body = claim_body(owner, by)
+                if head.owner is not None and (lost := session.lost(head.owner.engine)) is not None:
+                    body["lost"] = lost
+                claims.append(Entry(Kind.CLAIMED, seq, head.token + 1, now, body=body))
+            return {entry.created_seq: entry for entry in session.write(claims)}
+
+        return self._loader.after(load, work)
+
+    def command(self, created_seq: int, decide: Decide) -> list[Entry]:
+        """Write what somebody else says about an instance; see `Store.command`."""
+
+        def load(session: Session) -> bool:
+            head = session.heads([created_seq]).get(created_seq)
+            return head is None or head.owner is None or session.load(head.owner.engine, strict=True)
+
+        def work(session: Session) -> list[Entry]:
+            head = session.heads([created_seq]).get(created_seq)
+            if head is None or head.deleted:
+                msg = f"instance {created_seq} does not exist (any more): look it up again"
+                raise NotFoundError(msg)
+            token, now = head.token, self._clock.now()
+            entries = []
+            for kind, body, value in decide(head, lambda: session.entries(created_seq)):
+                token += kind in FENCES
+                entries.append(Entry(kind, created_seq, token if kind in FENCES else 0, now, body=body, value=value))
+            return session.write(entries)
+
+        return self._ask(lambda: self._loader.after(load, work))
+
+    # -- what others wrote --------------------------------------------------------------------------------------------
+
+    def moved(self) -> bool:
+        """Whether others have written since the last look."""
+        return self._desk.counter.read() != self._desk.noticed
+
+    def look(self, then: Callable[[], None]) -> None:
+        """Look at what others wrote, then call *then*; see `Store.look`."""
+        self._usable()
+        self._loader.look(then)
+
+    def _tell(self, entries: list[Entry]) -> None:
+        if self.on_news is not None:
+            self.on_news(entries)
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def find(self, instance_id: str, workflow: str | None = None) -> list[Head]:
+        """Instances of that id, deleted ones left out."""
+        if workflow is None:
+            condition, value = "ends_with(key, $1)", f"/{instance_id}"
+        else:
+            condition, value = "key = $1", place(workflow, instance_id)
+        query = f"select seq from nb.entries where kind = 'created' and {condition} order by seq"  # noqa: S608
+
+        def work(session: Session) -> list[Head]:
+            found = session.heads(seq for (seq,) in session.rows(query, [value]))
+            return [head for head in found.values() if not head.deleted]
+
+        return self._fresh(work)
+
+    def heads(self, workflow: str | None = None, *, unfinished: bool = False, limit: int | None = 100) -> list[Head]:
+        """Instances, newest first, deleted ones left out."""
+        query = (
+            "select seq from nb.entries where kind = 'created' and ($1 is null or starts_with(key, $1)) "
+            "and seq not in (select created_seq from nb.entries where kind = 'deleted')"
+        )
+        if unfinished:  # the fold decides; this leaves out what has ended and was never begun again
+            query += (
+                " and seq not in (select created_seq from nb.entries where step is null and kind in "
+                "('completed', 'errored', 'terminated', 'retried', 'restarted') group by created_seq "
+                "having arg_max(kind, seq) in ('completed', 'errored', 'terminated'))"
+            )
+        query += " order by seq desc"
+        if limit is not None and not unfinished:
+            query += f" limit {limit:d}"
+        prefix = None if workflow is None else f"{workflow}/"
+
+        def job() -> list[Head]:
+            seqs = self._loader.after(Session.load_all, lambda session: [seq for (seq,) in session.rows(query, [prefix])])
+            found: list[Head] = []
+            for start in range(0, len(seqs), _AT_ONCE):
+                part = seqs[start : start + _AT_ONCE]
+                with self._loader.session() as session:
+                    heads = session.heads(part)
+                found += [
+                    head for seq in part if (head := heads.get(seq)) and not head.deleted and not (unfinished and head.finished)
+                ]
+                if limit is not None and len(found) >= limit:
+                    break
+            return found[:limit]
+
+        return self._ask(job)
+
+    def head(self, created_seq: int) -> Head | None:
+        """One instance, None where it is deleted or was never there."""
+        head = self._fresh(lambda session: session.heads([created_seq]).get(created_seq))
+        return None if head is None or head.deleted else head
+
+    def read(self, created_seq: int) -> list[Entry]:
+        """All entries of one instance, oldest first."""
+
+        def job() -> list[Entry]:
+            last = self._loader.after(Session.load_all, lambda session: session.last)
+            return self._read(created_seq, last)
+
+        return self._ask(job)
+
+    def _read(self, created_seq: int, last: int) -> list[Entry]:
+        entries: list[Entry] = []
+        while True:
+            with self._loader.session() as session:
+                part = session.entries(created_seq, entries[-1].seq if entries else 0, last, ROWS)
+            entries += part
+            if len(part) < ROWS:
+                return entries
+
+    def alive(self, owner: Owner) -> bool | None:
+        """Whether that engine lives; None where it cannot be known."""
+        if owner.engine == self.engine_id:
+            return not self._closed
+        return leases.alive(self._layout, owner)
+
+    def save_source(self, code_hash: str, text: str) -> None:
+        """Keep a source text once per hash; it goes through the journal, so it never waits for the file."""
+        if code_hash not in self._sources:
+            self._journal.append(lines.of_source(code_hash, text))
+            self._sources[code_hash] = text
+
+    def source(self, code_hash: str) -> str | None:
+        """The text kept under this hash."""
+        if code_hash not in self._sources:
+            found = self._fresh(lambda session: session.rows("select text from nb.sources where hash = $1", [code_hash]))
+            if not found:
+                return None
+            self._sources[code_hash] = found[0][0]
+        return self._sources[code_hash]
+
+    def sql(self, query: str) -> Any:
+        """Run *query* read-only over everything recorded; see `Store.sql`."""
+        asked = queries.checked(query)
+
+        def job() -> Any:
+            self._loader.after(Session.load_all, lambda _: None)
+            connection = connect(threads=None, memory=None)
+            attach = queries.file_attached(self._layout)
+            return self._loader.query(connection, lambda: queries.run(asked, connection, attach))
+
+        return self._ask(job)
+
+    def facts(self) -> Mapping[str, Any]:
+        """What `%workflow store` shows; never waits long for the file."""
+
+        def count() -> int | None:
+            try:
+                with self._loader.session(0.5) as session:
+                    return int(session.rows("select count(*) from nb.entries")[0][0])
+            except StoreLockedError:
+                return None
+
+        entries = self._ask(count)
+        folder = self._layout.journal
+        end = self._journal.synced
+        return {
+            "path": str(self.path),
+            "size": self._layout.file.stat().st_size,
+            "entries": entries,
+            "journalled": segments.count_entries(folder, self.engine_id, self._desk.own, end),
+            "holder": self._loader.held_by,
+            "engines": sum(bool(leases.lives(folder, engine)) for engine in segments.engines(folder)),
+            "uid": self.uid,
+            "schema": migrate.SCHEMA,
+            "warnings": list(self.warnings),
+        }
+
+    # -- keeping house ------------------------------------------------------------------------------------------------
+
+    def backup(self, path: str | os.PathLike[str]) -> Path:
+        """Copy the history and its artefacts, as they are now, to a new store."""
+        target = Layout.of(path)
+        return self._ask(lambda: upkeep.backup(self._loader, target))
+
+    def compact(self) -> tuple[int, int]:
+        """Remove entries of deleted instances and rewrite the file; gives its size before and after, in bytes."""
+        return self._ask(lambda: upkeep.compact(self._loader))
+
+    # -- inner --------------------------------------------------------------------------------------------------------
+
+    def _ask(self, job: Callable[[], T]) -> T:
+        self._usable()
+        return self._loader.call(job)
+
+    def _fresh(self, work: Callable[[Session], T]) -> T:
+        return self._ask(lambda: self._loader.after(Session.load_all, work))
+
+    def _usable(self) -> None:
+        if self._forked:
+            msg = "this engine belongs to the parent process: make a new Engine in the child"
+            raise StoreError(msg)
+        if self._closed:
+            msg = "this engine is closed; make a new Engine"
+            raise StoreError(msg)
+
+    def _here(self, owner: Owner) -> Owner:
+        return replace(owner, folder=self.folder_id) if owner.engine == self.engine_id else owner
+
+    def _warn(self, text: str) -> None:
+        if text not in self.warnings:
+            self.warnings.append(text)
+            _log.warning("%s", text)
+
+
+def _check_whole(layout: Layout, session: Session) -> None:
+    """No row may be missing: seqs have no gaps but those of purged rows."""
+    last, count = session.rows("select coalesce(max(seq), 0), count(*) from nb.entries")[0]
+    purged = int(session.rows("select coalesce(max(value), '0') from nb.meta where key = 'purged'")[0][0])
+    if last - count != purged:
+        msg = (
+            f"{str(layout.file)!r} is not whole: {last:,} were recorded, {count:,} are there and {purged:,} were purged; "
+            f"restore it from a backup (nbflow backup). Nothing was changed"
+        )
+        raise StoreCorruptError(msg)
+
+
+_living: weakref.WeakSet[FileStore] = weakref.WeakSet()
+
+
+def _in_child() -> None:
+    for store in list(_living):
+        store._leave_to_parent()  # noqa: SLF001 - of this module
+    _living.clear()
+
+
+os.register_at_fork(after_in_child=_in_child)

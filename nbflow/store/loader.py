@@ -1,0 +1,286 @@
+"""The one thread that works with the DuckDB file: loads the journal at least each second, looks for news, does what is asked.
+
+It is joined at the end, never left: a thread inside DuckDB when the interpreter ends aborts the process.
+"""
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import TypeVar
+
+import duckdb
+
+from nbflow.clock import SystemClock, pause
+from nbflow.core.model import Entry
+from nbflow.errors import StoreError, StoreLockedError
+from nbflow.store.database import HeldError
+from nbflow.store.session import Desk, Opening, Session
+
+T = TypeVar("T")
+
+LOAD_EVERY = 1.0
+LOOK_EVERY = 0.1
+CLASH = 0.05
+TROUBLE = 5.0
+_BACKGROUND = 0.5
+
+_log = logging.getLogger("nbflow")
+
+
+class Loader:
+    """Runs sessions, one after another.
+
+    Args:
+        desk: what the sessions share.
+        lock_timeout: seconds that what is asked waits for the file.
+        tell: given the news of others, in order.
+
+    Attributes:
+        held_by: who keeps the file from us now, in words.
+    """
+
+    def __init__(self, desk: Desk, lock_timeout: float, tell: Callable[[list[Entry]], None]) -> None:
+        self.desk = desk
+        self.held_by: str | None = None
+        self.trouble: StoreError | None = None
+        self._timeout, self._tell = lock_timeout, tell
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._looks: list[Callable[[], None]] = []
+        self._looking = threading.Lock()
+        self._time = SystemClock()
+        self._next_load = 0.0
+        self._hurry = False
+        self._stopping = False
+        self._running: duckdb.DuckDBPyConnection | None = None
+        self.thread = threading.Thread(target=self._run, name="nbflow-loader", daemon=True)
+        self.thread.start()
+
+    # -- from any thread ----------------------------------------------------------------------------------------------
+
+    def call(self, job: Callable[[], T]) -> T:
+        """Run *job* in the loader's thread and give what it gives."""
+        if threading.current_thread() is self.thread:
+            msg = "a callback of the store called the store: it must only note what happened"
+            raise RuntimeError(msg)
+        if self._stopping:
+            msg_0 = "this engine is closed; make a new Engine"
+            raise StoreError(msg_0)
+        future: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                result = job()
+            except BaseException as error:  # noqa: BLE001 - it belongs to the caller
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        self._jobs.put(run)
+        while True:
+            try:
+                return future.result(timeout=1.0)
+            except TimeoutError:
+                if future.done():
+                    return future.result()
+                if not self.thread.is_alive():
+                    msg_0 = "this engine is closed; make a new Engine"
+                    raise StoreError(msg_0) from None
+            except KeyboardInterrupt:
+                self.interrupt_query()
+                raise
+
+    def look(self, then: Callable[[], None]) -> None:
+        """Take notice of what others wrote, then call *then*; tries until it can."""
+        with self._looking:
+            self._looks.append(then)
+        self._jobs.put(_nothing)
+
+    def load_soon(self) -> None:
+        """Load at the next chance instead of within the second."""
+        self._hurry = True
+        self._jobs.put(_nothing)
+
+    def interrupt_query(self) -> None:
+        """Stop a query of the user that is running."""
+        running = self._running
+        if running is not None:
+            running.interrupt()
+
+    def stop(self, seconds: float) -> None:
+        """End the thread; what still runs in DuckDB after *seconds* is interrupted."""
+        self._stopping = True
+        self._jobs.put(None)
+        self.thread.join(seconds)
+        while self.thread.is_alive():
+            self.interrupt_query()
+            self.desk.database.interrupt()
+            self.thread.join(0.2)
+
+    # -- in the loader's thread ---------------------------------------------------------------------------------------
+
+    @contextmanager
+    def lease(self, seconds: float | None = None) -> Iterator[None]:
+        """Hold the lease.
+
+        Raises:
+            StoreLockedError: another engine or shell held it all the time.
+        """
+        timeout = self._timeout if seconds is None else seconds
+        lease = self.desk.lease
+        if not lease.acquire(timeout, lambda: self._stopping and seconds is None):
+            raise self._locked(lease.holder(), timeout)
+        try:
+            yield
+        finally:
+            lease.release()
+
+    @contextmanager
+    def session(self, seconds: float | None = None, opening: Opening | None = None) -> Iterator[Session]:
+        """Hold the lease with the file attached; commits at the end, drops all where the body raises.
+
+        Raises:
+            StoreLockedError: somebody held the file all the time.
+            StoreError: what else is wrong with it.
+        """
+        timeout = self._timeout if seconds is None else seconds
+        deadline = self._time.monotonic() + timeout
+        while True:
+            left = max(0.0, deadline - self._time.monotonic())
+            with self.lease(left if seconds is not None or left < timeout else None):
+                session = Session(self.desk)
+                try:
+                    session.begin(opening)
+                except HeldError as held:
+                    session.abort()
+                    self.held_by = str(held)
+                except BaseException as error:
+                    session.abort()
+                    raise self._meant(error) from error
+                else:
+                    self.held_by = None
+                    yield from self._with(session)
+                    break
+            if self._time.monotonic() >= deadline or (self._stopping and seconds is None):
+                raise self._locked(self.held_by or "another program", timeout)
+            pause(CLASH)
+        self._hand_on()
+
+    def _with(self, session: Session) -> Iterator[Session]:
+        try:
+            yield session
+            session.end()
+        except BaseException as error:
+            session.abort()
+            if isinstance(error, duckdb.FatalException):
+                self.desk.database.reset()
+            raise self._meant(error) from error
+
+    def after(self, load: Callable[[Session], bool], work: Callable[[Session], T]) -> T:
+        """Hold one session after another until *load* says that nothing is left, and do *work* in the last of them."""
+        while True:
+            with self.session() as session:
+                if load(session):
+                    return work(session)
+
+    def query(self, connection: duckdb.DuckDBPyConnection, work: Callable[[], T]) -> T:
+        """Run what a user asks, so that it can be interrupted."""
+        self._running = connection
+        try:
+            return work()
+        finally:
+            self._running = None
+
+    def _meant(self, error: BaseException) -> BaseException:
+        if isinstance(error, duckdb.Error):
+            meant = self.desk.database.translated(error)
+            if isinstance(meant, StoreError):
+                return meant
+            return StoreError(f"DuckDB could not work with {str(self.desk.layout.file)!r}: {meant}")
+        if isinstance(error, OSError):
+            return StoreError(f"{str(self.desk.layout.folder)!r}: {error.strerror or error}; nothing was changed")
+        return error
+
+    def _locked(self, holder: str, seconds: float) -> StoreLockedError:
+        self.held_by = holder
+        return StoreLockedError(
+            f"{str(self.desk.layout.file)!r} is in use by {holder}, for the {seconds:.3g} s that this waited; "
+            f"close it there and try again (running steps go on meanwhile)"
+        )
+
+    def _hand_on(self) -> None:
+        desk = self.desk
+        if not desk.foreign:
+            return
+        entries, desk.news, desk.foreign = desk.news, [], False
+        try:
+            self._tell(entries)
+        except Exception:  # noqa: BLE001 - whatever it is, loading goes on
+            _log.exception("what follows the news of others failed")
+
+    def _run(self) -> None:
+        try:
+            while True:
+                try:
+                    job = self._jobs.get(timeout=max(0.0, min(LOOK_EVERY, self._wait())))
+                except queue.Empty:
+                    job = _nothing
+                if job is None:
+                    return
+                job()
+                if self.desk.uid and not self._stopping:
+                    self._tick()
+        finally:
+            self.desk.database.reset()
+
+    def _wait(self) -> float:
+        if not self.desk.uid or not (self._looks or self._backlog):
+            return LOOK_EVERY
+        return self._next_load - self._time.monotonic()
+
+    @property
+    def _backlog(self) -> bool:
+        journal = self.desk.journal
+        return journal is not None and (journal.behind or journal.synced > self.desk.own)
+
+    def _tick(self) -> None:
+        """Load and look, where it is time."""
+        now = self._time.monotonic()
+        due = self._backlog and (now >= self._next_load or self._hurry)
+        try:
+            moved = self.desk.counter.read() != self.desk.noticed
+            if self._looks and not moved:
+                self._answer()
+            if not (due or moved) or (self.held_by is not None and now < self._next_load):
+                return
+            with self.session(_BACKGROUND) as session:
+                complete = session.load_own() if due else True
+        except StoreLockedError:
+            self._next_load = self._time.monotonic() + CLASH
+        except Exception as error:  # noqa: BLE001 - the journal has it all; it is tried again
+            if str(error) != str(self.trouble):
+                _log.warning("%s", error)
+            self.trouble = error if isinstance(error, StoreError) else StoreError(str(error))
+            self._next_load = self._time.monotonic() + TROUBLE
+            self.held_by = self.held_by or "trouble"
+        else:
+            self.trouble = None
+            self._hurry = False
+            self._next_load = self._time.monotonic() + (LOAD_EVERY if complete else 0.0)
+            if self._looks:
+                self._answer()
+
+    def _answer(self) -> None:
+        with self._looking:
+            looks, self._looks = self._looks, []
+        for then in looks:
+            try:
+                then()
+            except Exception:  # noqa: BLE001 - the next one is told all the same
+                _log.exception("what follows a look at the store failed")
+
+
+def _nothing() -> None:
+    """Wake the thread."""

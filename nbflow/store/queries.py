@@ -1,0 +1,124 @@
+"""A user's SQL over the history: one statement, read-only, its result taken out of the file at once."""
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from nbflow.core.model import Entry
+from nbflow.errors import StoreError, UsageError
+from nbflow.store import lines, migrate
+from nbflow.store.database import NAME, Database, connect, make_schema, quoted
+from nbflow.store.layout import Layout
+from nbflow.store.session import placed
+
+MOST = 1_000_000
+_WRAPPED = frozenset({"SELECT", "RELATION"})
+_ALLOWED = _WRAPPED | {"EXPLAIN", "PRAGMA", "VARIABLE_SET", "COPY", "CALL"}
+
+
+def checked(query: str) -> tuple[str, str]:
+    """The one statement in *query*, and its type.
+
+    Raises:
+        UsageError: there is none, or several, or it would change the history.
+    """
+    try:
+        statements = duckdb.extract_statements(query)
+    except duckdb.Error as error:
+        msg = f"the query cannot be read: {_first(error)}"
+        raise UsageError(msg) from error
+    if len(statements) != 1:
+        msg = f"sql takes one statement, this is {len(statements)}: call it once for each"
+        raise UsageError(msg)
+    kind = str(statements[0].type).rpartition(".")[2].upper()
+    text = statements[0].query.strip().rstrip(";")
+    if kind not in _ALLOWED or (kind == "COPY" and not _copies_out(text)):
+        msg = (
+            f"sql only reads the history, this is {kind.replace('_', ' ').lower()}: change it by the methods of engine and "
+            f"instance, or work on a copy (engine.backup)"
+        )
+        raise UsageError(msg)
+    return text, kind
+
+
+def _copies_out(text: str) -> bool:
+    return "from" not in text.lower().split("(")[0].split()[:3] and " to " in f" {' '.join(text.lower().split())} "
+
+
+def run(
+    query: tuple[str, str], connection: duckdb.DuckDBPyConnection, attach: Callable[[duckdb.DuckDBPyConnection], None]
+) -> duckdb.DuckDBPyRelation:
+    """Run a checked query on a connection of its own, with the store attached meanwhile."""
+    text, kind = query
+    attach(connection)
+    try:
+        connection.execute(f"use {NAME}")
+        try:
+            _keep(connection, text, kind)
+        except duckdb.IOException as error:
+            msg = f"the query could not read its files: {_first(error)}"
+            raise StoreError(msg) from error
+        except duckdb.InterruptException:
+            raise
+        except duckdb.FatalException:
+            raise
+        except duckdb.Error as error:
+            msg = f"the query failed: {_first(error)}"
+            raise UsageError(msg) from error
+    finally:
+        connection.execute("use memory")
+        connection.execute(f"detach {NAME}")
+    count = connection.execute("select count(*) from memory.main.result").fetchall()[0][0]
+    if count > MOST:
+        msg = (
+            f"the query gives more than {MOST:,} rows, too many to keep: add a condition or a limit, "
+            f"or write it to a file: copy ({text}) to 'result.parquet'"
+        )
+        raise StoreError(msg)
+    return connection.table("result")
+
+
+def _keep(connection: duckdb.DuckDBPyConnection, text: str, kind: str) -> None:
+    if kind in _WRAPPED:
+        connection.execute(f"create table memory.main.result as select * from (\n{text}\n) limit {MOST + 1}")  # noqa: S608 - his own SQL
+        return
+    found = connection.execute(text)
+    names = [column[0] for column in found.description or []] or ["result"]
+    rows = found.fetchall()
+    columns = ", ".join('"' + name.replace('"', '""') + '" varchar' for name in names)
+    connection.execute(f"create table memory.main.result ({columns})")
+    marks = ", ".join(f"${i}" for i in range(1, len(names) + 1))
+    for row in rows:
+        values = [None if value is None else str(value) for value in row]
+        connection.execute(f"insert into memory.main.result values ({marks})", values)  # noqa: S608 - marks only
+
+
+def file_attached(layout: Layout) -> Callable[[duckdb.DuckDBPyConnection], None]:
+    """How a query sees the store's file: read-only."""
+
+    def attach(connection: duckdb.DuckDBPyConnection) -> None:
+        connection.execute(f"attach {quoted(layout.file)} as {NAME} (type duckdb, read_only)")
+
+    return attach
+
+
+def relation_of(entries: Iterable[Entry], sources: Mapping[str, str], artifacts: Path, query: str) -> Any:
+    """Run *query* over entries that are in no file."""
+    asked = checked(query)
+
+    def attach(connection: duckdb.DuckDBPyConnection) -> None:
+        connection.execute(f"attach ':memory:' as {NAME}")
+        make_schema(connection, {"schema": str(migrate.SCHEMA), "purged": "0", "artifacts": str(artifacts)})
+        database = Database(Layout(artifacts, artifacts))
+        database.use(connection)
+        database.write(placed(entries), 0)
+        for code_hash, text in sources.items():
+            database.load(lines.framed(lines.of_source(code_hash, text)), 0)
+
+    return run(asked, connect(threads=None, memory=None), attach)
+
+
+def _first(error: duckdb.Error) -> str:
+    return str(error).strip().splitlines()[0]

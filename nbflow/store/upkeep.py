@@ -1,0 +1,78 @@
+"""Keeping house: copy a store, make its file small again. Both under the lease, both whole or not at all."""
+
+import os
+import shutil
+from pathlib import Path
+
+from nbflow.errors import StoreError, UsageError
+from nbflow.store.database import NEW, quoted
+from nbflow.store.layout import Layout, sync_folder
+from nbflow.store.loader import Loader
+from nbflow.store.session import Session
+
+# The entry that says "deleted" stays: seqs go on from the highest, and nobody's number is given out again.
+_PURGED = "created_seq in (select created_seq from nb.entries where kind = 'deleted') and kind <> 'deleted'"
+
+
+def backup(loader: Loader, target: Layout) -> Path:
+    """Copy everything recorded so far to *target*.
+
+    Raises:
+        UsageError: something is there already.
+    """
+    if target.file.exists() or target.folder.exists():
+        there = target.file if target.file.exists() else target.folder
+        msg = f"{str(there)!r} exists: a backup never overwrites; name another file"
+        raise UsageError(msg)
+    target.prepare()
+    loader.after(Session.load_all, lambda session: _copy(session, target.file, str(target.artifacts)))
+    shutil.copytree(loader.desk.layout.artifacts, target.artifacts, dirs_exist_ok=True)
+    _sync_file(target.file)
+    return target.file
+
+
+def compact(loader: Loader) -> tuple[int, int]:
+    """Rewrite the file without the entries of deleted instances."""
+    layout = loader.desk.layout
+    before = layout.file.stat().st_size
+
+    def purge(session: Session) -> None:
+        count = session.rows(f"select count(*) from nb.entries where {_PURGED}")[0][0]  # noqa: S608
+        if count:
+            session.change(f"delete from nb.entries where {_PURGED}")  # noqa: S608
+            session.change("update nb.meta set value = (value::bigint + $1)::varchar where key = 'purged'", [count])
+
+    loader.after(Session.load_all, purge)
+    fresh = layout.file.with_name(f".{layout.file.name}.compact")
+    fresh.unlink(missing_ok=True)
+    try:
+        with loader.session() as session:
+            _copy(session, fresh, None)
+            session.replace_by(fresh)
+    finally:
+        fresh.unlink(missing_ok=True)
+    return before, layout.file.stat().st_size
+
+
+def _copy(session: Session, file: Path, artifacts: str | None) -> None:
+    with session.outside_transaction():
+        session.rows(f"attach {quoted(file)} as copy ({NEW})")
+        try:
+            session.rows("copy from database nb to copy")
+            if artifacts is not None:
+                session.rows("update copy.meta set value = $1 where key = 'artifacts'", [artifacts])
+        finally:
+            session.rows("detach copy")
+    os.chmod(file, 0o600)
+    if file.with_name(f"{file.name}.wal").exists():
+        msg = f"{str(file)!r} could not be written whole; make room on the disk and try again"
+        raise StoreError(msg)
+
+
+def _sync_file(file: Path) -> None:
+    descriptor = os.open(file, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    sync_folder(file.parent)

@@ -1,0 +1,226 @@
+"""The panel in a real JupyterLab."""
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.lab import PATIENCE, Notebook, executes
+
+IMPORTS = "%load_ext nbflow\nimport asyncio, time, nbflow\nfrom nbflow import WorkflowEntrypoint"
+
+PUBLISH = """\
+%%workflow demo
+class Publish(WorkflowEntrypoint):
+    async def run(self, event, step):
+        docs = await step.do("load", lambda: ["one", "two"])
+        answer = await step.wait_for_event("ask the editor", "approval", prompt="Publish 2 docs?")
+        return await step.do("publish", lambda: {"published": answer.payload["approved"], "docs": len(docs)})
+"""
+
+EVENTS = "nbflow.current_engine().instance('demo').history()"
+
+
+@pytest.fixture
+def notebook(open_notebook) -> Notebook:
+    opened = open_notebook(IMPORTS, PUBLISH, "SPARE = 1", "SPARE = 2")
+    opened.run_to_end(0)
+    return opened
+
+
+def replace(notebook: Notebook, place: int, source: str) -> None:
+    """Type a new source into a cell."""
+    notebook.cell(place).locator(".jp-InputArea-editor").click()
+    notebook.page.keyboard.press("Control+a")
+    notebook.page.keyboard.insert_text(source)
+
+
+def test_a_workflow_shows_its_steps_and_ends_after_approve(notebook) -> None:
+    notebook.run_to_end(1)
+    panel = notebook.panel(1)
+    panel.await_live()
+    panel.await_word("Waiting for you")
+    expect(panel.row("load")).to_contain_text("done")
+    expect(panel.banner).to_contain_text("Publish 2 docs?")
+    expect(panel.banner).to_contain_text("expires in 23h59m")
+    panel.button("Approve").click()
+    panel.await_word("Complete")
+    expect(panel.banner).to_have_count(0)
+    expect(panel.root.locator(".nbf-result")).to_contain_text('"published":true')
+    panel.row("load").click()
+    expect(panel.root.locator(".nbf-shows")).to_contain_text('"two"')
+    assert notebook.errors == []
+
+
+def test_approve_during_a_sync_busy_cell_is_durable_before_that_cell_ends(notebook) -> None:
+    notebook.run_to_end(1)
+    panel = notebook.panel(1)
+    panel.await_live()
+    panel.await_word("Waiting for you")
+    replace(notebook, 2, "time.sleep(8)")
+    notebook.run(2)
+    notebook.page.wait_for_timeout(500)
+    panel.button("Approve").click()
+    panel.await_word("Complete")
+    assert notebook.is_busy(2)
+    notebook.await_prompt(2)
+    replace(notebook, 3, f"print([(e.kind.value, e.body.get('type')) for e in {EVENTS} if e.kind == 'event'])")
+    assert notebook.run_to_end(3) == "[('event', 'approval')]"
+
+
+def test_approve_lets_a_waiting_cell_end(open_notebook) -> None:
+    notebook = open_notebook(IMPORTS, PUBLISH.replace("demo", "demo --wait"))
+    notebook.run_to_end(0)
+    notebook.run(1)
+    panel = notebook.panel(1)
+    panel.await_live()
+    panel.await_word("Waiting for you")
+    notebook.page.wait_for_timeout(3_500)
+    assert notebook.is_busy(1)
+    panel.button("Approve").click()
+    panel.await_word("Complete")
+    notebook.await_prompt(1)
+
+
+def test_two_clicks_and_two_tabs_decide_once(notebook, context, lab) -> None:
+    notebook.run_to_end(1)
+    panel = notebook.panel(1)
+    panel.await_live()
+    panel.await_word("Waiting for you")
+    panel.button("Approve").evaluate("(button) => { button.click(); button.click(); }")
+    panel.await_word("Complete")
+    replace(notebook, 3, f"print(sum(e.kind == 'event' for e in {EVENTS}))")
+    assert notebook.run_to_end(3) == "1"
+
+
+def test_after_a_kernel_restart_the_old_panel_greys_and_the_run_again_cell_is_live(notebook) -> None:
+    notebook.run_to_end(1)
+    panel = notebook.panel(1)
+    panel.await_live()
+    panel.await_word("Waiting for you")
+    notebook.restart_kernel()
+    expect(panel.stale).to_contain_text("the kernel was restarted")
+    expect(panel.root).to_have_class(re.compile("nbf-grey"))
+    expect(panel.button("Approve")).to_have_attribute("aria-disabled", "true")
+    notebook.run_to_end(0)
+    notebook.run_to_end(1)
+    panel.await_live()
+    panel.await_word("Waiting for you")
+    expect(panel.row("load")).to_contain_text("from history")
+    panel.button("Approve").click()
+    panel.await_word("Complete")
+
+
+def test_a_page_loaded_again_has_its_panel_live(notebook) -> None:
+    notebook.run_to_end(1)
+    notebook.panel(1).await_word("Waiting for you")
+    notebook.save()
+    notebook.open()
+    panel = notebook.panel(1)
+    panel.await_live()
+    panel.await_word("Waiting for you")
+    panel.button("Approve").click()
+    panel.await_word("Complete")
+
+
+def test_markup_in_every_text_stays_text(open_notebook) -> None:
+    notebook = open_notebook(
+        IMPORTS,
+        """\
+%%workflow markup
+HOSTILE = "<img src=x onerror='window.nbflowHit=1'><script>window.nbflowHit=2</script>"
+class Markup(WorkflowEntrypoint):
+    async def run(self, event, step):
+        await step.do(HOSTILE, lambda: HOSTILE)
+        await step.do("dict", lambda: {HOSTILE: [HOSTILE]})
+        await step.wait_for_event(HOSTILE, "go", prompt=HOSTILE)
+        def fail():
+            raise ValueError(HOSTILE)
+        await step.do("fail", fail, retries=0)
+""",
+    )
+    notebook.run_to_end(0)
+    notebook.run_to_end(1)
+    panel = notebook.panel(1)
+    panel.await_live()
+    panel.await_word("Waiting for you")
+    expect(panel.banner.locator(".nbf-prompt")).to_contain_text("<img src=x")
+    for name in ("<img", "dict"):
+        panel.row(name).click()
+        expect(panel.root.locator(".nbf-shows")).to_contain_text("<img src=x")
+    panel.button("Approve").click()
+    panel.await_word("Errored")
+    expect(panel.root.locator(".nbf-result")).to_contain_text("ValueError: <img src=x")
+    panel.row("fail").click()
+    expect(panel.root.locator(".nbf-failure")).to_contain_text("<img src=x")
+    panel.root.get_by_role("tab", name="Attempts").click()
+    notebook.page.wait_for_timeout(300)
+    assert executes(notebook.page) is None
+    assert notebook.cell(1).locator("img, script, iframe").count() == 0
+
+
+def test_keys_in_the_panel_stay_in_the_panel(notebook) -> None:
+    notebook.run_to_end(1)
+    panel = notebook.panel(1)
+    panel.await_live()
+    panel.await_word("Waiting for you")
+    cells = notebook.page.locator(".jp-Notebook .jp-Cell").count()
+    panel.grid.focus()
+    for key in ("d", "d", "x", "b", "ArrowDown", "Enter"):
+        notebook.page.keyboard.press(key)
+    expect(panel.root.locator(".nbf-detail .nbf-name")).to_have_text("ask the editor")
+    notebook.page.keyboard.press("Escape")
+    expect(panel.root.locator(".nbf-detail")).to_be_hidden()
+    notebook.page.keyboard.press("/")
+    notebook.page.keyboard.type("loa")
+    expect(panel.rows).to_have_count(1)
+    notebook.page.keyboard.press("Escape")
+    notebook.page.keyboard.press("a")
+    expect(panel.button("Approve")).to_be_focused()
+    notebook.page.keyboard.press("Enter")
+    panel.await_word("Complete")
+    assert notebook.page.locator(".jp-Notebook .jp-Cell").count() == cells
+
+
+def test_stop_asks_once_more_and_terminates(notebook) -> None:
+    notebook.run_to_end(1)
+    panel = notebook.panel(1)
+    panel.await_live()
+    panel.button("Pause").click()
+    panel.await_word("Paused")
+    panel.button("Resume").click()
+    panel.await_word("Waiting for you")
+    panel.button("Stop").click()
+    expect(panel.button("Terminate")).to_be_focused()
+    panel.button("Keep it").click()
+    panel.await_word("Waiting for you")
+    panel.button("Stop").click()
+    panel.button("Terminate").click()
+    panel.await_word("Terminated")
+    expect(panel.button("Stop")).to_have_attribute("title", re.compile("nothing to stop"))
+
+
+def test_another_payload_can_be_sent_as_json(notebook) -> None:
+    notebook.run_to_end(1)
+    panel = notebook.panel(1)
+    panel.await_live()
+    panel.await_word("Waiting for you")
+    panel.button("Send other payload").click()
+    box = panel.banner.get_by_label("Payload (JSON)")
+    box.fill("{approved: no}")
+    panel.banner.get_by_role("button", name="Send", exact=True).click()
+    expect(panel.banner.get_by_role("alert")).to_contain_text("not JSON")
+    box.fill('{"approved": "in part"}')
+    panel.banner.get_by_role("button", name="Send", exact=True).click()
+    panel.await_word("Complete")
+    expect(panel.root.locator(".nbf-result")).to_contain_text("in part")
+
+
+def test_the_saved_notebook_shows_the_twin_above_the_panel(notebook) -> None:
+    notebook.run_to_end(1)
+    panel = notebook.panel(1)
+    panel.await_live()
+    panel.button("Approve").click()
+    panel.await_word("Complete")
+    expect(notebook.cell(1).locator(".jp-OutputArea-output").first).to_contain_text("✓ complete", timeout=PATIENCE)
+    assert notebook.cell(1).locator(".nbflow").count() == 1

@@ -1,0 +1,212 @@
+// The panel's words and arithmetic. Run by `node --test tests/js/*.mjs`; the page itself is tested in tests/browser.
+import assert from "node:assert/strict";
+import { readFile } from "node:fs/promises";
+import test from "node:test";
+
+const source = await readFile(new URL("../../nbflow/jupyter/static/panel.js", import.meta.url), "utf8");
+const panel = await import(`data:text/javascript;base64,${Buffer.from(source).toString("base64")}`);
+
+const NOW = Date.UTC(2030, 0, 1, 12);
+const SECOND = 1000;
+const MINUTE = 60 * SECOND;
+const HOUR = 60 * MINUTE;
+
+const head = (more = {}) => ({
+  status: "running", settled: false, here: true, owner: "", alive: true, started: NOW - 724 * SECOND, ended: null, changed: NOW,
+  done: 12, total: 34, running: 1, retrying: 0, failed: 0, waiting: 0, replayed: 0, unreached: 0, sleeping: null,
+  interrupted: null, error: null, version: 1, ...more,
+});
+const row = (more = {}) => ({ i: 0, key: ["do", "load", 1, null], state: "running", started: NOW - 2400, ...more });
+
+test("the module exports a render and touches no page when it is loaded", () => {
+  assert.equal(typeof panel.default.render, "function");
+});
+
+test("the module has no imports and writes no markup", () => {
+  assert.doesNotMatch(source, /^\s*import\s/m);
+  assert.doesNotMatch(source, /\bimport\(/);
+  assert.doesNotMatch(source, /innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|createContextualFragment/);
+});
+
+test("durations have two units at most and never go below zero", () => {
+  const said = [400, 9940, 12_000, 59_400, 724_000, 3 * HOUR + 51 * MINUTE, 52 * HOUR, -5].map((ms) => panel.duration(ms));
+  assert.deepEqual(said, ["0.4s", "9.9s", "12s", "59s", "12m04s", "3h51m", "2d 4h", "0.0s"]);
+  assert.equal(panel.duration(2999, true), "2s");
+  assert.equal(panel.duration(-1, true), "0s");
+});
+
+test("numbers have commas at thousands", () => {
+  assert.deepEqual([0, 999, 1000, 4102, 1234567].map(panel.thousands), ["0", "999", "1,000", "4,102", "1,234,567"]);
+});
+
+test("a waiting instance says whether it waits for a person, a clock or a retry", () => {
+  const word = (more) => panel.statusWords(head({ status: "waiting", running: 0, ...more })).word;
+  assert.equal(word({ waiting: 1 }), "Waiting for you");
+  assert.equal(word({ sleeping: ["cool-down", "sleep", NOW] }), "Sleeping");
+  assert.equal(word({ sleeping: ["load", "retry", NOW] }), "Retrying");
+  assert.equal(word({ waiting: 1, sleeping: ["load", "retry", NOW] }), "Waiting for you");
+  assert.equal(panel.statusWords(head({ interrupted: "needs class Doc" })).word, "Interrupted");
+  assert.equal(panel.statusWords(head({ status: "something new" })).word, "something new");
+});
+
+test("every state of a step has a shape, a word and a tone, and no two the same shape and tone", () => {
+  const states = ["running", "retrying", "sleeping", "waiting", "finished", "failed", "cancelled", "interrupted"];
+  const seen = new Set();
+  for (const state of states) {
+    const { icon, tone, text } = panel.stepWords(row({ state }), NOW);
+    assert.ok(icon && tone && text, state);
+    seen.add(`${icon} ${tone}`);
+  }
+  assert.equal(seen.size, states.length);
+});
+
+test("a row says attempts, deadlines and history in words", () => {
+  const text = (more) => panel.stepWords(row(more), NOW).text;
+  assert.equal(text({ state: "running", attempt: 1, limit: 6 }), "running");
+  assert.equal(text({ state: "running", attempt: 2, limit: 6 }), "running · attempt 2 of 6");
+  assert.equal(text({ state: "retrying", attempt: 3, limit: 6, due: NOW + 17_000 }), "attempt 3 of 6 · next in 17s");
+  assert.equal(text({ state: "sleeping", due: NOW + 3 * MINUTE }), "wakes in 3m00s");
+  assert.equal(text({ state: "waiting", due: NOW + 47 * HOUR }), "waiting · 1d 23h left");
+  assert.equal(text({ state: "finished", ended: NOW, replayed: true }), "from history");
+  assert.equal(text({ state: "finished", ended: NOW, stale: true, replayed: true }), "code changed");
+  assert.equal(text({ state: "finished", ended: NOW, attempt: 2, limit: 6 }), "done · attempt 2 of 6");
+  assert.equal(text({ state: "failed", attempt: 6, limit: 6 }), "failed after 6 attempts");
+});
+
+test("elapsed counts from absolute times and stops at the end", () => {
+  assert.equal(panel.elapsed(head(), NOW), "12m04s");
+  assert.equal(panel.elapsed(head({ ended: NOW - 720_000 }), NOW), "4.0s");
+  assert.equal(panel.elapsed(head({ started: null }), NOW), "");
+  assert.equal(panel.stepTime(row(), NOW), "2s");
+  assert.equal(panel.stepTime(row({ ended: NOW }), NOW), "2.4s");
+});
+
+test("a step's name shows its count and the key of a map item", () => {
+  assert.equal(panel.stepName(["do", "load", 1, null]), "load");
+  assert.equal(panel.stepName(["do", "load", 3, null]), "load #3");
+  assert.equal(panel.stepName(["map", "embed", 1, "00813"]), "embed[00813]");
+});
+
+test("the progress line says only what there is", () => {
+  assert.deepEqual(panel.progress(head(), null), ["12/34 steps"]);
+  assert.deepEqual(panel.progress(head({ retrying: 2, waiting: 1, replayed: 7 }), 0.5), [
+    "12/34 steps", "2 retrying", "1 waiting", "7 from history", "30 steps/min", "about 44s left",
+  ]);
+  assert.deepEqual(panel.progress(head({ done: 1, total: 1 }), null), ["1 step"]);
+  assert.deepEqual(panel.progress(head({ status: "complete", done: 34, failed: 0 }), 3), ["34 steps"]);
+  assert.deepEqual(panel.progress(head({ unreached: 2 }), null).at(-1), "2 not reached by the present code");
+});
+
+test("the rate is of the last minute, and of nothing before there is enough", () => {
+  let samples = [];
+  assert.equal(panel.rateOf(samples), null);
+  for (let second = 0; second <= 120; second++) samples = panel.sampled(samples, NOW + second * SECOND, second < 60 ? 0 : (second - 60) * 4);
+  assert.ok(samples.length <= 61);
+  assert.equal(panel.rateOf(samples), 4);
+  assert.deepEqual(panel.sampled(samples, NOW + 121 * SECOND, 3), [{ at: NOW + 121 * SECOND, done: 3 }]);
+  assert.equal(panel.rateOf([{ at: NOW, done: 0 }, { at: NOW + SECOND, done: 9 }]), null);
+});
+
+test("the bar's shares never exceed the whole", () => {
+  const shares = panel.barShares(head({ done: 10, total: 20, replayed: 4, failed: 2, retrying: 1, running: 3, waiting: 1 }));
+  assert.deepEqual(shares.map(({ tone }) => tone), ["replayed", "done", "failed", "retrying", "running", "waiting"]);
+  assert.ok(shares.reduce((sum, { share }) => sum + share, 0) <= 1);
+  assert.deepEqual(panel.barShares(head({ done: 0, total: 0, running: 0 })), []);
+});
+
+test("a control that can't work says why", () => {
+  const of = (more) => panel.controls(head(more));
+  assert.deepEqual([of({}).pause, of({}).terminate, of({}).shown], ["", "", "pause"]);
+  assert.equal(of({}).resume, "it is not paused");
+  for (const status of ["complete", "terminated"]) {
+    const can = of({ status });
+    assert.match(can.pause, /nothing to pause/);
+    assert.match(can.resume, /nothing to resume/);
+    assert.match(can.terminate, /nothing to stop/);
+  }
+  assert.deepEqual([of({ status: "paused" }).resume, of({ status: "paused" }).shown], ["", "resume"]);
+  assert.equal(of({ status: "waitingForPause" }).resume, "");
+  assert.equal(of({ status: "errored" }).resume, "");
+  assert.match(of({ status: "errored" }).terminate, /errored/);
+  assert.equal(of({ interrupted: "needs class Doc" }).shown, "resume");
+  assert.equal(of({ here: false, owner: "b.ipynb, PID 7", alive: false }).shown, "resume");
+  assert.equal(of({ here: false, owner: "b.ipynb, PID 7", alive: true }).shown, "pause");
+  assert.match(of({ status: "rollingBack" }).pause, /rollback/);
+  assert.equal(of({ retrying: 1 }).retry_now, "");
+});
+
+test("Approve and Reject send approved, or what a lone bool asks for, and nothing else has them", () => {
+  assert.deepEqual(panel.decision(null)(true), { approved: true });
+  assert.deepEqual(panel.decision(undefined)(false), { approved: false });
+  assert.equal(panel.decision({ type: "boolean" })(true), true);
+  assert.deepEqual(panel.decision({ type: "object", properties: { publish: { type: "boolean" } } })(false), { publish: false });
+  assert.equal(panel.decision({ type: "string" }), null);
+  assert.equal(panel.decision({ type: "object", properties: { a: { type: "boolean" }, b: { type: "string" } } }), null);
+  assert.equal(panel.decision({}), null);
+});
+
+test("the JSON box starts with a payload of the schema's shape", () => {
+  const schema = {
+    type: "object",
+    properties: { reason: { type: "string" }, size: { type: "integer", default: 500 }, target: { enum: ["prod", "test"] }, when: {} },
+  };
+  assert.deepEqual(panel.skeleton(schema), { reason: "", size: 500, target: "prod", when: null });
+  assert.deepEqual(panel.skeleton(null), { approved: true });
+});
+
+test("the JSON box says what is wrong with its text", () => {
+  assert.deepEqual(panel.readPayload('{"a": [1]}'), { ok: true, payload: { a: [1] } });
+  assert.deepEqual(panel.readPayload("  "), { ok: true, payload: null });
+  assert.match(panel.readPayload("{a: 1}").error, /^not JSON: /);
+});
+
+test("fewer than 200 rows are drawn of any number, wherever it is scrolled", () => {
+  for (const total of [0, 1, 13, 10_000, 100_000]) {
+    for (const top of [0, 11, total * 12, total * 24]) {
+      const [first, last] = panel.visibleRange(top, panel.LIST_HEIGHT, total);
+      assert.ok(first >= 0 && first <= last && last <= total);
+      assert.ok(last - first < 60);
+    }
+  }
+  assert.deepEqual(panel.visibleRange(0, 312, 10_000), [0, 21]);
+});
+
+test("missing rows are asked by the page of 200, old ones only as far as they are in sight", () => {
+  const known = new Map([...Array(20).keys()].map((index) => [index, 5]));
+  const versionOf = (index) => known.get(index);
+  assert.equal(panel.toAsk(0, 20, versionOf, 5), null);
+  assert.deepEqual(panel.toAsk(0, 20, versionOf, 6), { start: 0, stop: 20, missing: false });
+  const ask = panel.toAsk(5000, 5030, versionOf, 5);
+  assert.equal(ask.stop - ask.start, 200);
+  assert.ok(ask.start <= 5000 && ask.stop >= 5030);
+  const edge = panel.toAsk(10, 30, versionOf, 5);
+  assert.ok(edge.start <= 20 && edge.stop >= 30);
+});
+
+test("the panel is believed only while its own engine is heard", () => {
+  const link = { engine: "e", opened: NOW - HOUR, news: NOW - 2 * SECOND, kernel: "", other: false };
+  assert.deepEqual(panel.freshness(link, NOW), { live: true, grey: false, text: "" });
+  assert.equal(panel.freshness({ ...link, engine: null, opened: NOW - SECOND }, NOW).text, "connecting…");
+  assert.match(panel.freshness({ ...link, engine: null, opened: NOW - 4 * SECOND }, NOW).text, /busy, or has restarted/);
+  const silent = panel.freshness({ ...link, news: NOW - 16 * SECOND }, NOW);
+  assert.ok(silent.grey && !silent.live);
+  assert.match(silent.text, /^no news since .*: kernel busy, stopped or restarted\. Run the cell again\.$/);
+  assert.match(panel.freshness({ ...link, kernel: "restarted" }, NOW).text, /the kernel was restarted/);
+  assert.ok(panel.freshness({ ...link, other: true }, NOW).grey);
+});
+
+test("stored previews become parts, and what is unknown or broken is still text", () => {
+  const [table] = panel.outputs({ kind: "table", shape: [1024, 2], columns: [{ name: "id", dtype: "int64" }, { name: "t", dtype: "object" }], head: [["1", "a"]], index: ["0"], line: "" });
+  assert.equal(table.caption, "table 1,024 × 2 · first 1 rows");
+  assert.deepEqual(table.rows, [["0", "1", "a"]]);
+  const [array, heat] = panel.outputs({ kind: "array", shape: [3, 4], dtype: "float64", min: 0, mean: 0.123456, max: 1, head: [["0"]], heat: [[0, 255]] });
+  assert.equal(array.caption, "array 3 × 4 · float64 · min 0 · mean 0.1235 · max 1");
+  assert.equal(heat.kind, "heat");
+  assert.equal(panel.outputs({ kind: "image", width: 2, height: 1, png: "aGk=" })[0].kind, "image");
+  assert.equal(panel.outputs({ kind: "image", width: 2, height: 1, png: '"><script>' })[0].kind, "none");
+  assert.equal(panel.outputs({ kind: "json", text: "{}", line: "{}" })[0].text, "{}");
+  assert.equal(panel.outputs({ kind: "text", text: "<b>", truncated: true })[0].caption, "the beginning of it");
+  for (const broken of [null, undefined, 7, { kind: "table" }, { kind: "table", columns: 5, head: [5] }, { kind: "array", head: "x" }, {}]) {
+    assert.ok(panel.outputs(broken).length >= 1);
+  }
+});
