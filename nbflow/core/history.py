@@ -76,6 +76,7 @@ class Head:
     progressed: bool = False
     paused_at: datetime | None = None
     generation: int = 0
+    terminating: bool = False
 
     @property
     def finished(self) -> bool:
@@ -120,7 +121,7 @@ class Head:
         self.owner = Owner(body["engine"], body["pid"], body["host"], body["folder"], body.get("notebook", ""))
         self.notebook = body.get("notebook", "") or self.notebook
         if self.in_activation:  # nobody said that it ended: its process died (S27)
-            self.deaths = 1 if self.progressed else self.deaths + 1
+            self.deaths = 0 if self.progressed else self.deaths + 1
         self.in_activation = False
         if body.get("by") == "cell":
             self.deaths = 0
@@ -155,9 +156,13 @@ class Head:
         if (rollback := entry.body.get("rollback")) is not None:
             self.rollback = (rollback[0], error_info(rollback[1]))
 
+    def _rolling_back(self, entry: Entry) -> None:
+        self.error = entry.body.get("error")
+        self.terminating = bool(entry.body.get("terminate"))
+
     def _retried(self, _entry: Entry) -> None:
         self.error, self.ended_at, self.rollback, self.deaths = None, None, None, 0
-        self.output, self.output_body = None, {}
+        self.output, self.output_body, self.terminating = None, {}, False
 
     def _restarted(self, entry: Entry) -> None:
         self._retried(entry)
@@ -181,6 +186,7 @@ _ON = {
     Kind.RELEASED: Head._released,
     Kind.ACTIVATED: Head._activated,
     Kind.PAUSED: Head._paused,
+    Kind.ROLLING_BACK: Head._rolling_back,
     Kind.RESUMED: Head._resumed,
     Kind.COMPLETED: Head._completed,
     Kind.ERRORED: Head._errored,
@@ -241,6 +247,7 @@ class StepRecord:
     code_hash: str = ""
     event_type: str | None = None
     parent: str | None = None
+    rollback: bool = False
 
     @property
     def ended(self) -> bool:
@@ -306,7 +313,9 @@ class History:
                 self.events = {}
             self._interrupt_attempts(entry.recorded_at)
         elif kind is Kind.RETRIED:
-            self._drop([key for key, step in self.steps.items() if step.state is StepState.FAILED])
+            if (undone := entry.body.get("keep_below")) is not None:
+                self._keep_below(undone)  # rolled back: all from the first undone step on no longer counts as done (S48)
+            self._drop([key for key, step in self.steps.items() if _falls(step)])
         elif kind is Kind.RESUMED:
             self._shift(entry.body.get("shift_s", 0.0))
         elif kind in (Kind.CLAIMED, Kind.TERMINATED):
@@ -348,22 +357,28 @@ class History:
         step.parent = body.get("parent", step.parent)
         if (attempt := body.get("attempt")) is not None:
             self._attempt(step, attempt, entry)
+        step.rollback = body.get("rollback", step.rollback)
         if kind in ENDS:
             step.state, step.value, step.error = StepState.FINISHED, entry.value, None
             self._end(step, entry)
-            self.delivered.append(key)
+            self._hand_out(key)
             if kind is Kind.WAIT_FINISHED:
                 step.event_type = body.get("event_type", step.event_type)
                 self._take(body.get("event_id"), step, entry)
         elif kind in FAILURES:
             step.state, step.error = StepState.FAILED, body.get("error")
             self._end(step, entry)
-            self.delivered.append(key)
+            self._hand_out(key)
         elif kind in CANCELS:
             step.state = StepState.CANCELLED
             self._end(step, entry)
         else:
             _OPENED[kind](step, entry)
+
+    def _hand_out(self, key: StepKey) -> None:
+        """Its result goes to `run` in this place of the order (S20); rollback handlers have nobody to give theirs to."""
+        if key.type is not StepType.ROLLBACK:
+            self.delivered.append(key)
 
     def _attempt(self, step: StepRecord, number: int, entry: Entry) -> None:
         started = moment(entry.body.get("started_at")) or entry.recorded_at
@@ -372,13 +387,13 @@ class History:
             last = Attempt(number, StepState.RUNNING, started)
             step.attempts.append(last)
         step.attempt = number
-        if entry.kind is Kind.DO_STARTED:
+        if entry.kind in (Kind.DO_STARTED, Kind.ROLLBACK_STARTED):
             return
         last.ended_at = entry.recorded_at
         last.error = entry.body.get("error")
-        if entry.kind is Kind.DO_FINISHED:
+        if entry.kind in ENDS:
             last.state = StepState.FINISHED
-        elif entry.kind is Kind.DO_CANCELLED:
+        elif entry.kind in CANCELS:
             last.state = StepState.CANCELLED
         elif entry.kind is Kind.DO_INTERRUPTED:
             last.state = StepState.INTERRUPTED
@@ -430,7 +445,7 @@ class History:
     def _interrupt_attempts(self, at: datetime) -> None:
         """Behind a fence no end of a body in flight is heard: interrupted, not counted against the limit (S27, S43)."""
         for step in self.steps.values():
-            if step.state is StepState.RUNNING and step.key.type is StepType.DO:
+            if step.state is StepState.RUNNING and step.key.type in (StepType.DO, StepType.ROLLBACK):
                 step.state = StepState.INTERRUPTED
                 if step.attempts and step.attempts[-1].state is StepState.RUNNING:
                     step.attempts[-1].state = StepState.INTERRUPTED
@@ -459,9 +474,16 @@ def _opened_wait(step: StepRecord, entry: Entry) -> None:
     step.event_type = entry.body["event_type"]
 
 
+def _falls(step: StepRecord) -> bool:
+    """Whether `retry_failed` drops it: failed steps, and what rollback handlers left (S41, S48)."""
+    return step.state is StepState.FAILED or step.key.type is StepType.ROLLBACK
+
+
 _OPENED = {
     Kind.DO_STARTED: _opened_do,
+    Kind.ROLLBACK_STARTED: _opened_do,
     Kind.DO_RETRYING: _retrying,
+    Kind.ROLLBACK_RETRYING: _retrying,
     Kind.DO_INTERRUPTED: _interrupted,
     Kind.SLEEP_STARTED: _opened_sleep,
     Kind.WAIT_STARTED: _opened_wait,

@@ -16,18 +16,19 @@ before the dot. What each kind carries in `body` (JSON) and `value` (an encoded 
     retried        by: failed steps are dropped, the rest goes on (`retry_failed`)
     restarted      by, keep_below: steps with a lower order are kept (S44); the entry's token is new
     terminated     by; the entry's token is new
-    rolling_back   error
+    rolling_back   error, [terminate]: handlers run now (S46); with terminate it then ends as terminated (S49)
     completed      preview, output_type, [json], [uri], rollback                          value = output
     errored        error, rollback
     interrupted    why, step: a recorded value can't be decoded now (S17); no failure
     deleted        by
     event          event_id, type, by                                                     value = payload
-    do.started     order, attempt, config, code_hash, [parent]
+    do.started     order, attempt, config, code_hash, [parent], [rollback]: it has a rollback handler
     do.retrying    order, attempt, started_at, error, retry_at: an attempt failed, another comes
     do.interrupted order, attempt, started_at: the kernel died in this attempt (S27)
     do.finished    order, attempt, started_at, code_hash, preview, output_type, [json], [uri], [parent], [config]  value
     do.failed      order, attempt, started_at, error, [parent], [config]: failed for good (S28)
     do.cancelled   order, attempt, started_at                                             (S21)
+    rollback.…     as do.…: the handler that undoes the step of that name and count (S47)
     sleep.started  order, due_at                  sleep.finished   order, started_at      sleep.cancelled
     wait.started   order, event_type, due_at, schema, prompt
     wait.finished  order, started_at, event_id, event_type, sent_at, preview, [json]      value = payload
@@ -71,6 +72,7 @@ class StepType(StrEnum):
     WAIT = "wait"
     MAP = "map"
     CHILD = "child"
+    ROLLBACK = "rollback"
 
 
 class StepState(StrEnum):
@@ -117,6 +119,10 @@ class Kind(StrEnum):
     SLEEP_STARTED = "sleep.started"
     SLEEP_FINISHED = "sleep.finished"
     SLEEP_CANCELLED = "sleep.cancelled"
+    ROLLBACK_STARTED = "rollback.started"
+    ROLLBACK_RETRYING = "rollback.retrying"
+    ROLLBACK_FINISHED = "rollback.finished"
+    ROLLBACK_FAILED = "rollback.failed"
     WAIT_STARTED = "wait.started"
     WAIT_FINISHED = "wait.finished"
     WAIT_FAILED = "wait.failed"
@@ -125,8 +131,8 @@ class Kind(StrEnum):
 
 # Entries whose token is new: whoever held the instance before no longer counts (S52).
 FENCES = frozenset({Kind.CLAIMED, Kind.RESTARTED, Kind.TERMINATED, Kind.DELETED})
-ENDS = frozenset({Kind.DO_FINISHED, Kind.SLEEP_FINISHED, Kind.WAIT_FINISHED})
-FAILURES = frozenset({Kind.DO_FAILED, Kind.WAIT_FAILED})
+ENDS = frozenset({Kind.DO_FINISHED, Kind.SLEEP_FINISHED, Kind.WAIT_FINISHED, Kind.ROLLBACK_FINISHED})
+FAILURES = frozenset({Kind.DO_FAILED, Kind.WAIT_FAILED, Kind.ROLLBACK_FAILED})
 CANCELS = frozenset({Kind.DO_CANCELLED, Kind.SLEEP_CANCELLED, Kind.WAIT_CANCELLED})
 
 

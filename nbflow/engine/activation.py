@@ -12,57 +12,53 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from nbflow.core.config import ResolvedConfig
 from nbflow.core.delivery import Deliveries
 from nbflow.core.history import StepRecord
-from nbflow.core.model import Entry, Kind, StepKey, StepState, StepType
+from nbflow.core.model import Kind, StepKey, StepState, StepType
 from nbflow.core.names import step_name
 from nbflow.engine.calls import Call
 from nbflow.engine.loop import ACTIVATION
 from nbflow.engine.outputs import is_artifact, reference
-from nbflow.errors import StopSignal, StoreError, UndecodableError, UsageError
+from nbflow.engine.scope import Scope
+from nbflow.errors import StopSignal, UndecodableError, UsageError
 from nbflow.values import codec, failures
 
 if TYPE_CHECKING:
     from nbflow.engine.live import LiveInstance
+
+RollbackHandler = tuple[Callable[..., Any], ResolvedConfig]
 
 log = logging.getLogger("nbflow")
 
 GRACE = 5.0  # seconds that stopped user code has to end (S42)
 
 
-class Activation:
+class Activation(Scope):
     """One activation of one instance.
 
     Attributes:
         ready: callbacks of it that are ready to run; zero is quiet (counted by the loop).
-        tasks: the asyncio tasks that belong to it.
-        in_flight: attempts whose body runs or whose output is being encoded.
-        unacked: ends that are recorded and not durable yet.
-        stopping: nothing new starts and nothing is handed out any more (pause, terminate, lost ownership).
-        over: it records nothing more, whatever its bodies still do.
-        failure: the error that left `run`.
+        rollbacks: the handlers of steps that were called with one, by step (S46).
+        collecting: it replays only to find rollback handlers: nothing runs (S49).
     """
 
     def __init__(self, live: "LiveInstance", run: Callable[..., Any]) -> None:
-        self.live, self.engine = live, live.engine
+        super().__init__(live)
         self._run = run
         history = live.history
         self.ready = 0
-        self.tasks: set[asyncio.Task[Any]] = set()
         self.deliveries = Deliveries(history.delivered)
         self.next_order = history.last_order + 1
         self.counts: Counter[tuple[StepType, str]] = Counter()
         self.do_calls = 0
         self.calls: dict[StepKey, Call] = {}
         self.functions: dict[str, Any] = {}
-        self.in_flight = 0
-        self.unacked = 0
-        self.stopping = False
-        self.over = False
+        self.rollbacks: dict[StepKey, RollbackHandler] = {}
+        self.collecting: Callable[[], None] | None = None
         self.signalled = False
         self.returned = False
         self.output: object = None
-        self.failure: BaseException | None = None
         self._turn_due = False
         self._decoding = False
         self._failed_calls: list[tuple[Call, bool]] = []
@@ -87,10 +83,6 @@ class Activation:
     def idle(self) -> bool:
         """Nothing of it runs: whatever it still wants must come from outside (S5)."""
         return not (self.ready or self.in_flight or self.unacked or self._turn_due or self._decoding or self.deliveries.pending)
-
-    def stop(self) -> None:
-        """Start nothing more and hand nothing out; bodies in flight go on."""
-        self.stopping = True
 
     def abandon(self) -> None:
         """End it at once: bodies are cancelled or left to their threads, nothing of it is recorded any more (S43)."""
@@ -120,6 +112,9 @@ class Activation:
     def open_call(self, kind: StepType, name: str) -> tuple[Call, StepRecord | None]:
         """Note a call of a step: its key, its order, and what is recorded of it."""
         self._check_caller(kind)
+        if self.live.rolling_back:
+            msg = f"step {name!r} was called during rollback, where steps, sleeps and waits are refused (S50)"
+            raise UsageError(msg)
         if self.stopping or self.failure is not None:
             return self._refused_call(kind, name), None
         step_name(name)
@@ -179,30 +174,6 @@ class Activation:
         self.record(kind, call.key, body, acked=self.acked)
         self.unacked += 1
 
-    def record(
-        self,
-        kind: Kind,
-        key: StepKey,
-        body: dict[str, Any],
-        value: bytes | None = None,
-        *,
-        acked: Callable[[], None] | None = None,
-    ) -> Entry | None:
-        """Record something of a step, unless the instance has gone on without this activation meanwhile (S43, S44, S52)."""
-        with self.live.lock:
-            if self.live.activation is not self:
-                return None
-            try:
-                return self.live.record(kind, key, body, value, acked=acked)
-            except StoreError as error:
-                self.engine.broke(error)
-                return None
-
-    def acked(self) -> None:
-        """An entry that hands nothing out is durable."""
-        self.unacked -= 1
-        self.on_quiet()
-
     def ended(self, kind: Kind, call: Call, body: dict[str, Any], value: bytes | None = None) -> None:
         """Record the end of a step; when it is durable, its result takes its turn."""
         self.unacked += 1
@@ -219,17 +190,28 @@ class Activation:
         self._turn_due = False
         if self.ready or self._decoding or self.over:
             return
+        if self.collecting is not None and (self.failure is not None or self.returned) and not self.stopping:
+            self._collected(self.collecting)
+            return
         if self.stopping or self.failure is not None:
             self._wind_down()
             return
         key = self.deliveries.next(self.calls)
         if key is not None:
             self._deliver(self.calls[key])
+        elif self.collecting is not None:
+            self._collected(self.collecting)
         elif not self._revive_cancelled() and not self.live.match_events(self):
             if self.returned and not self.calls and not self.in_flight:
                 self._conclude()
             else:
                 self.live.noted_idle()
+
+    def _collected(self, then: Callable[[], None]) -> None:
+        """All that can be reached without running anything has been: the handlers are known (S49)."""
+        self.over = True
+        then()
+        self.drop_tasks()
 
     def _deliver(self, call: Call) -> None:
         record = self.live.history.steps[call.key]

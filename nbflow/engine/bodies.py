@@ -25,7 +25,7 @@ from nbflow.errors import NonRetryableError, NotSerialisableError, RetryAfter, S
 from nbflow.values import codec, failures
 
 if TYPE_CHECKING:
-    from nbflow.engine.activation import Activation
+    from nbflow.engine.scope import Scope
 
 BODY: contextvars.ContextVar["Body | None"] = contextvars.ContextVar("nbflow_body", default=None)
 """The step whose body runs in this context."""
@@ -40,18 +40,22 @@ class Body:
 
     def __init__(
         self,
-        activation: "Activation",
+        scope: "Scope",
         call: Call,
         fn: Callable[..., Any],
         args: tuple[Any, ...],
         config: ResolvedConfig,
         on: str | None,
         context: contextvars.Context,
+        *,
+        undoable: bool = False,
     ) -> None:
-        self.activation, self.call, self.live, self.engine = activation, call, activation.live, activation.engine
+        self.scope, self.call, self.live, self.engine = scope, call, scope.live, scope.engine
         self.fn, self.args, self.config, self.on = fn, args, config, on
         self.parent = context.get(BODY)
         self.attempt = 0
+        self._undoable = undoable
+        self._fixed = self._fixed_body()
         self._context = context
         context.run(ACTIVATION.set, None)
         context.run(BODY.set, self)
@@ -72,26 +76,28 @@ class Body:
 
     # -- an attempt begins --------------------------------------------------------------------------------------------
 
+    def _kind(self, what: str) -> Kind:
+        return Kind(f"{self.key.type}.{what}")
+
     def begin(self, attempt: int) -> None:
         """Record the start of an attempt, then run the body: in this order, whatever happens between (S53)."""
-        if self.activation.stopping or self.activation.failure is not None or self._closed:
+        if self.scope.stopping or self.scope.failure is not None or self._closed:
             return
         self.attempt = attempt
         self._timed_out = False
         self._awaited = attempt
         self._running = True
-        self.activation.in_flight += 1
-        body: dict[str, Any] = {"order": self.call.order, "attempt": attempt}
-        if self.config is not DEFAULT:
-            body["config"] = self.config.to_json()
-        if self.parent is not None:
-            body["parent"] = str(self.parent.key)
-        entry = self.activation.record(Kind.DO_STARTED, self.key, body)
+        self.scope.in_flight += 1
+        body = self._fixed | {"attempt": attempt}
+        # What a rollback undoes must be known even after a power cut: such a start is synced before its body runs (S53).
+        acked = partial(self.engine.launch_soon, self._launch) if self._undoable else None
+        entry = self.scope.record(self._kind("started"), self.key, body, acked=acked)
         if entry is None:
             self._close()
             return
         self._started_at = entry.recorded_at.isoformat()
-        self.engine.launch_soon(self._launch)
+        if acked is None:
+            self.engine.launch_soon(self._launch)
 
     def resume_at(self, decision: replay.WaitUntil) -> None:
         """Wait out what is left of a retry delay (S25)."""
@@ -236,17 +242,13 @@ class Body:
             return
         body = self._attempt_body() | body_of(result)
         self._close()
-        self.activation.ended(Kind.DO_FINISHED, self.call, body, result.data)
+        self.scope.ended(self._kind("finished"), self.call, body, result.data)
 
     def _failed(self, error: BaseException) -> None:
         history = self.live.history
         record = history.steps[self.key]
         failed = record.failures + 1
-        if (
-            self.activation.failure is not None
-            or not self._may_retry(error)
-            or not replay.retries_left(self.config.limit, failed)
-        ):
+        if self.scope.failure is not None or not self._may_retry(error) or not replay.retries_left(self.config.limit, failed):
             self._fail(error)
         elif isinstance(error, RetryAfter):
             try:
@@ -269,23 +271,29 @@ class Body:
         due = self.engine.clock.now() + delay
         body = self._attempt_body() | {"error": failures.record_error(error), "retry_at": due.isoformat()}
         self._running = False
-        self.activation.in_flight -= 1
-        self.activation.unacked += 1
-        self.activation.record(Kind.DO_RETRYING, self.key, body, acked=self.activation.acked)
+        self.scope.in_flight -= 1
+        self.scope.unacked += 1
+        self.scope.record(self._kind("retrying"), self.key, body, acked=self.scope.acked)
         self._wait_until(due)
 
     def _fail(self, error: BaseException) -> None:
         body = self._attempt_body() | {"error": failures.record_error(error)}
         self.call.original = error
         self._close()
-        self.activation.ended(Kind.DO_FAILED, self.call, body)
+        self.scope.ended(self._kind("failed"), self.call, body)
 
     def _attempt_body(self) -> dict[str, Any]:
-        body: dict[str, Any] = {"order": self.call.order, "attempt": self.attempt, "started_at": self._started_at}
+        return self._fixed | {"attempt": self.attempt, "started_at": self._started_at}
+
+    def _fixed_body(self) -> dict[str, Any]:
+        """What every entry of this step says."""
+        body: dict[str, Any] = {"order": self.call.order}
         if self.config is not DEFAULT:
             body["config"] = self.config.to_json()
         if self.parent is not None:
             body["parent"] = str(self.parent.key)
+        if self._undoable:
+            body["rollback"] = True
         return body
 
     def _close(self) -> None:
@@ -293,7 +301,7 @@ class Body:
         self.live.retries.pop(self.key, None)
         if self._running:
             self._running = False
-            self.activation.in_flight -= 1
+            self.scope.in_flight -= 1
 
     def cancel(self) -> None:
         """Stop caring: an async body is cancelled, one in a thread left to it, its end never recorded (S21, S43)."""
@@ -306,7 +314,7 @@ class Body:
             self._task.cancel()
         if self._job is not None:
             self.engine.threads.abandon(self._job)
-        self.activation.on_quiet()
+        self.scope.on_quiet()
 
     # -- delay functions ----------------------------------------------------------------------------------------------
 

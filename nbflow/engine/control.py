@@ -11,6 +11,7 @@ from nbflow import ids
 from nbflow.core import names
 from nbflow.core.history import Head, History
 from nbflow.core.model import FINISHED, Entry, Kind, Status, StepKey, StepState
+from nbflow.core.rollback import due, earliest_undone
 from nbflow.engine.live import LiveInstance
 from nbflow.engine.outputs import body_of
 from nbflow.errors import InvalidStatusError, NotFoundError, UsageError
@@ -74,13 +75,13 @@ def resume(engine: "Engine", instance: "WorkflowInstance", by: str | None) -> No
         head = engine.store.head(instance.created_seq)
         runs = head is not None and head.owner is not None and engine.store.alive(head.owner) is not False
         if runs or engine.registry.find(instance.workflow_name) is None:
-            _command(engine, instance, lambda head, _read: _resumption(engine, head, by))
+            _command(engine, instance, lambda head, read: _resumption(engine, head, by, History(read())))
             return
         live = engine.adopt(instance.created_seq, "resume")
         if live is None:
             return
     with live.lock:
-        decisions = _resumption(engine, live.history.head, by)
+        decisions = _resumption(engine, live.history.head, by, live.history)
         for kind, body, _ in decisions:
             live.record(kind, None, body, acked=_noted)
     if decisions:
@@ -88,14 +89,20 @@ def resume(engine: "Engine", instance: "WorkflowInstance", by: str | None) -> No
     engine.on_loop(lambda: live.go_on(context))
 
 
-def _resumption(engine: "Engine", head: Head, by: str | None) -> Sequence[Decision]:
+def _resumption(engine: "Engine", head: Head, by: str | None, history: History) -> Sequence[Decision]:
     """What a resume writes: nothing where it has no effect (S41)."""
     body: dict[str, Any] = {"by": who(by)}
     if head.status is Status.PAUSED and head.paused_at is not None:
         return [(Kind.RESUMED, body | {"shift_s": (engine.clock.now() - head.paused_at).total_seconds()}, None)]
     if head.status is Status.WAITING_FOR_PAUSE:
         return [(Kind.RESUMED, body, None)]
-    return [(Kind.RETRIED, body, None)] if head.status is Status.ERRORED else []
+    return [(Kind.RETRIED, body | retried_from(history), None)] if head.status is Status.ERRORED else []
+
+
+def retried_from(history: History) -> dict[str, Any]:
+    """Where a retry begins: after a rollback at the earliest step that was undone (S48)."""
+    undone = earliest_undone(history)
+    return {} if undone is None else {"keep_below": undone}
 
 
 def retry_failed(engine: "Engine", instance: "WorkflowInstance", by: str | None) -> None:
@@ -115,18 +122,21 @@ def retry_now(engine: "Engine", instance: "WorkflowInstance") -> None:
 
 def terminate(engine: "Engine", instance: "WorkflowInstance", *, rollback: bool, by: str | None) -> None:
     """See `WorkflowInstance.terminate`."""
-    if rollback:
-        msg = "terminate(rollback=True) comes in a later version of nbflow"
-        raise UsageError(msg)
-    body = {"by": who(by)}
+    body: dict[str, Any] = {"by": who(by)}
 
-    def decide(head: Head, _read: Callable[[], list[Entry]]) -> Sequence[Decision]:
+    def decide(head: Head, read: Callable[[], list[Entry]]) -> Sequence[Decision]:
         if head.finished:
             msg = f"instance {instance.id!r} is {head.status} and cannot be terminated; only an unfinished one can"
             raise InvalidStatusError(msg)
+        if rollback and due(History(read())):
+            return [(Kind.ROLLING_BACK, body | {"error": None, "terminate": True}, None)]
         return [(Kind.TERMINATED, body, None)]
 
-    _fence(engine, instance, decide, again=None)
+    live = _owned(engine, instance)
+    if live is None and rollback and engine.registry.find(instance.workflow_name) is not None:
+        engine.adopt(instance.created_seq, "terminate")
+    # Handlers are found and run by a new activation that runs nothing else (S49).
+    _fence(engine, instance, decide, again=contextvars.copy_context() if rollback else None)
 
 
 def restart(engine: "Engine", instance: "WorkflowInstance", from_step: Any, by: str | None) -> None:
@@ -136,7 +146,15 @@ def restart(engine: "Engine", instance: "WorkflowInstance", from_step: Any, by: 
     def decide(_head: Head, read: Callable[[], list[Entry]]) -> Sequence[Decision]:
         if from_step is None:
             return [(Kind.RESTARTED, body, None)]
-        order = find_step(History(read()), from_step, instance.id).order
+        history = History(read())
+        order = find_step(history, from_step, instance.id).order
+        undone = earliest_undone(history)
+        if undone is not None and order > undone:
+            msg = (
+                f"instance {instance.id!r} was rolled back: a restart from {from_step!r} would count steps as done whose "
+                f"effects are undone; restart from an earlier step, or from the start (S48)"
+            )
+            raise InvalidStatusError(msg)
         return [(Kind.RESTARTED, body | {"keep_below": order}, None)]
 
     live = _owned(engine, instance)

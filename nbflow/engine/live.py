@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from nbflow.core.history import History, settled, status_of
 from nbflow.core.model import Entry, Kind, Status, StepKey, StepState
+from nbflow.core.rollback import due
 from nbflow.engine.activation import Activation
 from nbflow.engine.entrypoint import make_event
 from nbflow.engine.outputs import body_of, is_light
+from nbflow.engine.rolling import Rollback
+from nbflow.engine.scope import Scope
 from nbflow.engine.waits import Wait
 from nbflow.errors import NotSerialisableError, StepInterruptedError, UndecodableError, listed
 from nbflow.store.views import InstanceView, instance_view
@@ -45,7 +48,8 @@ class LiveInstance:
         self.engine, self.workflow = engine, workflow
         self.history = History(entries)
         self.lock = threading.RLock()
-        self.activation: Activation | None = None
+        self.activation: Activation | Rollback | None = None
+        self.rolling_back = False
         self.waits: dict[StepKey, Wait] = {}
         self.retries: dict[StepKey, Callable[[], None]] = {}
         self.unreached: tuple[StepKey, ...] = ()
@@ -171,10 +175,11 @@ class LiveInstance:
         """Call `run` from the top, in the context of whoever asked for it. On the loop."""
         head = self.history.head
         self._context = context or self._context or contextvars.Context()
-        if self.activation is not None or self.lost or self.engine.closing or head.status not in _BUSY:
+        rolling_back = head.status is Status.ROLLING_BACK
+        if self.activation is not None or self.lost or self.engine.closing or not (head.status in _BUSY or rolling_back):
             return
         assert self.workflow is not None
-        if head.deaths >= DEATHS:
+        if head.deaths >= DEATHS and not rolling_back:
             self._fail_as_interrupted()
             return
         try:
@@ -182,14 +187,16 @@ class LiveInstance:
         except UndecodableError as error:
             self._say_interrupted("params", error)
             return
-        entrypoint = self.workflow.make(self.engine)
-        self.code_changed = head.activation > 0 and head.code_hash != self.workflow.code_hash
-        body = {"code_hash": self.workflow.code_hash, "number": head.activation + 1}
-        self.record(Kind.ACTIVATED, None, body)
-        self.engine.store.write()  # recorded before `run` is called: the death of the process cannot lose it (S53)
-        event = make_event(params, head)
-        activation = Activation(self, lambda: self.workflow.run(entrypoint, event, activation))  # type: ignore[union-attr]
+        workflow, event = self.workflow, make_event(params, head)
+        activation = Activation(self, lambda: workflow.run(event, activation))
         self.waits, self.retries, self.unreached = {}, {}, ()
+        self.rolling_back = False
+        if rolling_back:
+            activation.collecting = partial(self._roll_back, activation)
+        else:
+            self.code_changed = head.activation > 0 and head.code_hash != workflow.code_hash
+            self.record(Kind.ACTIVATED, None, {"code_hash": workflow.code_hash, "number": head.activation + 1})
+            self.engine.store.write()  # recorded before `run` is called: the death of the process cannot lose it (S53)
         self.activation = activation
         activation.start(self._context.copy())
 
@@ -201,7 +208,7 @@ class LiveInstance:
 
     def noted_idle(self) -> None:
         """The activation is quiet and has nothing to hand out: what it waits for is now known."""
-        if self.activation is not None:
+        if isinstance(self.activation, Activation):
             self.unreached = self.activation.deliveries.unreached()
         self.notify()
 
@@ -235,9 +242,39 @@ class LiveInstance:
         self._end(Kind.COMPLETED, body, encoded.data)
 
     def fail(self, activation: Activation, error: BaseException) -> None:
-        """An error has left `run`."""
+        """An error has left `run`: roll back what has a handler, then the instance is errored (S46)."""
         self.unreached = activation.deliveries.unreached()
-        self._end(Kind.ERRORED, {"error": failures.record_error(error), "rollback": None})
+        record = failures.record_error(error)
+        if not due(self.history):
+            self._end(Kind.ERRORED, {"error": record, "rollback": None})
+            return
+        with self.lock:
+            if self.activation is not activation or self.history.head.finished:
+                return
+            self.record(Kind.ROLLING_BACK, None, {"error": record}, acked=self.notify)
+        self._roll_back(activation, error)
+
+    def _roll_back(self, activation: Activation, error: BaseException | None = None) -> None:
+        """Run the handlers that this activation has found, the last started first."""
+        record = self.history.head.error
+        if error is None and record is not None:
+            error = failures.decode_error(record, step="", attempts=0)
+        assert self._context is not None
+        rollback = Rollback(self, activation.rollbacks, error, self._context)
+        with self.lock:
+            if self.activation is not activation:
+                return
+            self.activation = rollback
+        self.rolling_back = True
+        rollback.start()
+
+    def rolled_back(self, outcome: tuple[str, dict[str, Any] | None]) -> None:
+        """The chain has ended, well or with the first handler that failed for good (S48)."""
+        head = self.history.head
+        if head.terminating:
+            self._end(Kind.TERMINATED, {"rollback": outcome})
+        else:
+            self._end(Kind.ERRORED, {"error": head.error, "rollback": outcome})
 
     def _end(self, kind: Kind, body: dict[str, Any], value: bytes | None = None) -> None:
         with self.lock:
@@ -247,10 +284,11 @@ class LiveInstance:
             self.record(kind, None, body, value, acked=self.notify)
         if activation is not None:
             activation.drop_tasks()
-        self.engine.tell(self, "complete" if kind is Kind.COMPLETED else "errored")
+        if kind is not Kind.TERMINATED:
+            self.engine.tell(self, "complete" if kind is Kind.COMPLETED else "errored")
         self.engine.finished(self)
 
-    def stopped(self, activation: Activation) -> None:
+    def stopped(self, activation: Scope) -> None:
         """A stop has taken effect: nothing of the activation runs any more."""
         if self.activation is activation:
             self.activation = None
@@ -310,7 +348,8 @@ class LiveInstance:
     def go_on(self, context: contextvars.Context | None = None) -> None:
         """After resume or retry: take the pause back, or replay (S41)."""
         activation = self.activation
-        if activation is not None and activation.stopping and not activation.over and not activation.signalled:
+        resumable = isinstance(activation, Activation) and activation.stopping and not activation.over
+        if isinstance(activation, Activation) and resumable and not activation.signalled:
             activation.stopping = False
             activation.on_quiet()
         elif activation is None:
@@ -330,17 +369,17 @@ class LiveInstance:
     def replace_code(self) -> None:
         """Go on with the workflow's present class: a waiting activation is replayed under it (S58)."""
         activation = self.activation
-        if activation is not None and activation.idle:
+        if isinstance(activation, Activation) and activation.idle and activation.collecting is None:
             self.activation = None
             activation.abandon()
             self.activate()
 
-    def detach(self) -> Activation | None:
+    def detach(self) -> Activation | Rollback | None:
         """Let nothing more of the present activation be recorded (from any thread, under `lock`); gives it to be ended."""
         activation, self.activation = self.activation, None
         return activation
 
-    def drop(self, activation: Activation | None = None, *, again: contextvars.Context | None = None) -> None:
+    def drop(self, activation: Activation | Rollback | None = None, *, again: contextvars.Context | None = None) -> None:
         """End an activation at once: terminated, restarted, deleted, or another engine's now (S43, S44, S52)."""
         activation = activation or self.detach()
         if activation is not None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from nbflow.core import names
 from nbflow.core.history import Head, History
 from nbflow.core.model import FINISHED, Kind, Status, StepState
+from nbflow.engine.control import retried_from
 from nbflow.engine.creating import make
 from nbflow.engine.instance import WorkflowInstance
 from nbflow.engine.live import LiveInstance
@@ -160,10 +161,14 @@ def _go_on(engine: "Engine", workflow: Workflow, head: Head) -> Opened:
         return Opened(instance, "adopted", f"{instance.id} is paused, {_from_history(live.history)}; resume it to go on")
     if live.history.head.status is Status.ERRORED:
         failed = [str(step.key) for step in live.history.steps.values() if step.state is StepState.FAILED]
+        before = len(live.history.steps)
         with live.lock:
-            live.record(Kind.RETRIED, None, {"by": "cell"}, acked=_noted)
+            start = retried_from(live.history)
+            live.record(Kind.RETRIED, None, {"by": "cell"} | start, acked=_noted)
         engine.store.flush()
         what = f"goes on at {', '.join(failed[:3])}" if failed else "goes on"
+        if start:
+            what = f"rolled back: {before - len(live.history.steps)} steps run again"
         return Opened(instance, "retried", f"resumed {instance.id}: {_from_history(live.history)}, {what}", live)
     return Opened(instance, "resumed", f"resumed {instance.id}: {_from_history(live.history)}{_again(live.history)}", live)
 

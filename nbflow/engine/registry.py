@@ -69,14 +69,10 @@ class Workflow:
         """This workflow's instances, newest first."""
         return self._engine.list(self.name, status=status, limit=int(limit))
 
-    def make(self, engine: "Engine") -> WorkflowEntrypoint:
-        """A new object of the class for one activation."""
+    async def run(self, event: WorkflowEvent, activation: "Activation") -> Any:
+        """Call `run` of one activation, on a new object of the class."""
         entrypoint: WorkflowEntrypoint = self.cls()
-        entrypoint.env = Env(engine)
-        return entrypoint
-
-    async def run(self, entrypoint: WorkflowEntrypoint, event: WorkflowEvent, activation: "Activation") -> Any:
-        """Call `run` of one activation."""
+        entrypoint.env = Env(self._engine)
         return await entrypoint.run(event, WorkflowStep(activation))
 
     def __repr__(self) -> str:

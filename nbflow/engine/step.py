@@ -4,6 +4,7 @@ import asyncio
 import contextvars
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from nbflow.core.config import ResolvedConfig, resolve
 from nbflow.core.durations import deadline, duration
 from nbflow.core.history import StepRecord
 from nbflow.core.model import Kind, StepType
+from nbflow.engine.activation import RollbackHandler
 from nbflow.engine.bodies import BODY, Body
 from nbflow.engine.calls import Call, StepCall
 from nbflow.engine.entrypoint import ReceivedEvent
@@ -67,10 +69,10 @@ class WorkflowStep:
         """
         if callable(name) and fn is None:
             return self.do()(name)
-        self._check_later(rollback=rollback, rollback_config=rollback_config, sensitive=sensitive)
+        self._check_later(sensitive=sensitive)
         self._check_on(on)
         resolved = resolve(name or "step.do", retries=retries, timeout=timeout, config=config)
-        options = Options(resolved, on, lazy, concurrent)
+        options = Options(resolved, on, lazy, concurrent, _handler(name, rollback, rollback_config))
         if fn is None:
             return partial(StepFunction, self, name, options)
         if not callable(fn):
@@ -138,12 +140,15 @@ class WorkflowStep:
         call, known = activation.open_call(StepType.DO, name)
         call.lazy = options.lazy
         decision = _decision(activation, call, known, StepType.DO)
+        if options.rollback is not None:
+            activation.rollbacks[call.key] = options.rollback
         if decision is None or isinstance(decision, replay.Recorded):
             return StepCall(activation, call)
         config = options.config
         if known is not None and known.config is not None and not activation.live.code_changed:
             config = ResolvedConfig.from_json(known.config, config)  # what was recorded keeps for this step (S13)
-        body = Body(activation, call, fn, args, config, options.on, contextvars.copy_context())
+        undoable = options.rollback is not None
+        body = Body(activation, call, fn, args, config, options.on, contextvars.copy_context(), undoable=undoable)
         if known is not None:
             body.attempt = known.attempt
         match decision:
@@ -230,10 +235,13 @@ def duration_of(name: str, value: Any) -> timedelta:
 
 
 def _decision(activation: "Activation", call: Call, known: StepRecord | None, kind: StepType) -> replay.Decision | None:
-    """What this call does; None for a call after a stop, which waits for ever (S42)."""
+    """What this call does; None where it waits for ever: after a stop (S42), or where handlers are looked for (S49)."""
     if call.key not in activation.calls:
         return None
-    return replay.decide(known, kind)
+    decision = replay.decide(known, kind)
+    if activation.collecting is not None and not isinstance(decision, replay.Recorded):
+        return None
+    return decision
 
 
 def _received(activation: "Activation", call: Call, payload: object) -> ReceivedEvent:
@@ -241,13 +249,28 @@ def _received(activation: "Activation", call: Call, payload: object) -> Received
     return ReceivedEvent(payload=payload, type=body["event_type"], timestamp=datetime.fromisoformat(body["sent_at"]))
 
 
+@dataclass(frozen=True, slots=True)
 class Options:
     """How a step runs, parsed."""
 
-    __slots__ = ("concurrent", "config", "lazy", "on")
+    config: ResolvedConfig
+    on: str | None
+    lazy: bool
+    concurrent: bool
+    rollback: RollbackHandler | None
 
-    def __init__(self, config: ResolvedConfig, on: str | None, lazy: bool, concurrent: bool) -> None:
-        self.config, self.on, self.lazy, self.concurrent = config, on, lazy, concurrent
+
+def _handler(name: Any, rollback: Any, rollback_config: Any) -> RollbackHandler | None:
+    """A rollback handler with its own retries and timeout (S47)."""
+    if rollback is None:
+        if rollback_config is not None:
+            msg = f"step {name!r} has a rollback_config= without a rollback="
+            raise UsageError(msg)
+        return None
+    if not callable(rollback):
+        msg = f"rollback= of step {name!r} is a {type(rollback).__name__}, which is not callable; give the function"
+        raise UsageError(msg)
+    return rollback, resolve(f"rollback of {name}", config=rollback_config)
 
 
 class StepFunction:

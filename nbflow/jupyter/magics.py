@@ -181,7 +181,9 @@ class WorkflowMagics:
             self._try_display(display.finish, opened.line)
         return self._value(instance)
 
-    async def _hold(self, wait: Wait, display: "Display | _Line", instance: "WorkflowInstance", line: str) -> "WorkflowInstance":
+    async def _hold(
+        self, wait: Wait, display: "Display | _Line", instance: "WorkflowInstance", line: str
+    ) -> "WorkflowInstance":
         try:
             await wait.hold()
         finally:

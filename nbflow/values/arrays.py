@@ -121,7 +121,11 @@ def _dtype_survives(dtype: Any) -> bool:
             back = np.lib.format.descr_to_dtype(np.lib.format.dtype_to_descr(dtype))
     except Exception:  # noqa: BLE001 - whatever numpy objects to, it would not come back
         return False
-    return bool(back == dtype) and (back.type is dtype.type or dtype.kind in "iu") and back.isalignedstruct == dtype.isalignedstruct
+    return (
+        bool(back == dtype)
+        and (back.type is dtype.type or dtype.kind in "iu")
+        and back.isalignedstruct == dtype.isalignedstruct
+    )
 
 
 def _refused_dtype(dtype: Any, name: str) -> Refused:
@@ -168,7 +172,12 @@ def _image_back(reader: Reader, node: Tagged) -> Image:
 
 
 def _picture(writer: Writer, value: Any) -> Node:
-    return _image(writer, Image(_png_of(value)))
+    return _image(writer, drawn(value))
+
+
+def drawn(value: Any) -> Any:
+    """The picture of a figure or image, and anything else as it is."""
+    return Image(_png_of(value)) if _find(type(value)) is _picture else value
 
 
 def _png_of(value: Any) -> bytes:
@@ -191,9 +200,8 @@ def _preview_array(value: Any, _node: Tagged) -> previews.Preview:
     return previews.of_array(value)
 
 
-def _preview_image(value: Any, node: Tagged) -> previews.Preview:
-    png = value.png if type(value) is Image else previews.png_of(node) if "data" in node else b""
-    return previews.of_image(png, node["width"], node["height"])
+def _preview_image(value: Image, node: Tagged) -> previews.Preview:
+    return previews.of_image(value.png, node["width"], node["height"])
 
 
 previews.MADE_BY.update({"npy": _preview_array, "png": _preview_image})

@@ -164,7 +164,7 @@ def equal(a: bytes, b: bytes) -> bool:
 def _canonical(data: bytes) -> str:
     """A digest that ignores the order of dicts and where files lie."""
     node = _from_json(data[1:])
-    if data[0] == _FILE and "canon" in node:
+    if data[0] != _JSON and type(node) is dict and node.get("$") == "file" and "canon" in node:
         return str(node["canon"])
     # the two formats apart: a dict that looks like a tagged node is none
     kind, node = (b"j", node) if data[0] == _JSON else (b"t", _unplaced(node))
@@ -190,6 +190,7 @@ def _unplaced(node: Any) -> Any:
 
 
 def _encode_tagged(value: Any, writer: Writer, *, with_preview: bool) -> Encoded:
+    value = arrays.drawn(value)
     name = type_name(type(value))
     node = writer.node(value)
     preview = previews.of_value(value, node, name) if with_preview else {}

@@ -43,20 +43,37 @@ def record_error(error: BaseException) -> Record:
         line, name, text), args and attributes (stored values as text), lost (names of attributes not kept), notes,
         [cause], and for groups [exceptions].
     """
-    record = _record(error, _CHAIN, set())
-    if len(msgspec.json.encode(record)) > LIMIT:
+    try:
+        record = _record(error, _CHAIN, set())
+    except Exception:  # noqa: BLE001 - a class that fails at every touch is still recorded, by name and text
+        record = _bare_record(error)
+    if _size(record) > LIMIT:
         _shorten(record, 1_000)
     for drop in ("attributes", "args", "cause", "exceptions", "frames"):
-        if len(msgspec.json.encode(record)) <= LIMIT:
-            break
+        if _size(record) <= LIMIT:
+            return record
         if drop == "attributes":
             record["lost"] = sorted({*record["lost"], *record["attributes"]})
             record["attributes"] = {}
+        elif drop == "frames":
+            record["frames"] = []
         else:
             record.pop(drop, None)
-            if drop == "frames":
-                record["frames"] = []
+    for text in ("traceback", "message"):
+        if _size(record) > LIMIT:
+            record[text] = _clean(record[text], 3_000, tail=text == "traceback")
     return record
+
+
+def _size(record: Record) -> int:
+    return len(msgspec.json.encode(record))
+
+
+def _bare_record(error: BaseException) -> Record:
+    cls = type(error)
+    names: Record = {"type": type_name(cls), "module": str(cls.__module__), "qualname": str(cls.__qualname__)}
+    texts: Record = {"message": _message(error), "traceback": _stack(error)}
+    return {**names, **texts, "frames": [], "notes": [], "attributes": {}, "lost": ["args"]}
 
 
 def _shorten(record: Record, limit: int) -> None:
@@ -109,8 +126,8 @@ def _clean(text: str, limit: int, *, tail: bool = False) -> str:
 
 
 def _notes(error: BaseException) -> list[str]:
-    notes = getattr(error, "__notes__", None)
-    return [_clean(note, 2_000) for note in notes[:20] if isinstance(note, str)] if type(notes) is list else []
+    notes = object.__getattribute__(error, "__dict__").get("__notes__")
+    return [_clean(note, 1_000) for note in notes[:10] if isinstance(note, str)] if type(notes) is list else []
 
 
 def _user_frames(error: BaseException) -> list[tuple[types.FrameType, int]]:

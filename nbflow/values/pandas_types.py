@@ -30,14 +30,14 @@ def _pandas(writer: Writer, value: Any, frame: Any, **shape: Any) -> Node:
         extra["attrs"] = writer.child(".attrs", attrs)
     if (flags := getattr(value, "flags", None)) is not None and not flags.allows_duplicate_labels:
         extra["unique"] = True
-    frame = _bare(frame)
+    bare = _bare(frame)
     try:
-        content = to_parquet(pyarrow.Table.from_pandas(frame), kind)
+        content = to_parquet(pyarrow.Table.from_pandas(bare), kind)
         back = _frame_back(from_parquet(io.BytesIO(content)), Reader(None), extra)
     except (Refused, MemoryError):
         raise
     except Exception as error:
-        raise _blame(kind, frame, error) from error
+        raise _blame(kind, bare, error) from error
     _compare_frames(kind, frame, back)
     return writer.file("pandas", "parquet", content, type=kind, extra=extra)
 

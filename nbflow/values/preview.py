@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from nbflow.values.nodes import FORMS, form, from_base64, to_base64
+from nbflow.values.nodes import FORMS, form, to_base64
 
 Preview = dict[str, Any]
 
@@ -278,8 +278,3 @@ def _clip(text: str) -> str:
 
 def _size(part: Any) -> int:
     return len(_to_json(part))
-
-
-def png_of(node: dict[str, Any]) -> bytes:
-    """The picture inside a node that carries its bytes."""
-    return from_base64(node["data"])

@@ -54,6 +54,7 @@ def test_loading_starts_no_thread_opens_no_file_and_is_quick(tmp_path):
 def test_unload_leaves_the_shell_exactly_as_it_was(tmp_path):
     with kernel_in(tmp_path) as kernel:
         kernel.run(SNAPSHOT, ok=True)
+        kernel.run("%unload_ext nothing")  # IPython loads its own extension magics at their first use
         kernel.run("before = None; after = None; before = _shell_as_it_is()", ok=True)
         kernel.run("%load_ext nbflow", ok=True)
         assert kernel.evaluate("_shell_as_it_is()['magics'] == before['magics']") is False

@@ -15,7 +15,20 @@ from nbflow.values.codec import decode, encode
 from nbflow.values.image import Image
 
 matplotlib.use("Agg")
-DTYPES = [*"?bBhHiIqQefdgFDG", "M8[D]", "M8[ns]", "m8[s]", "M8", "S3", "U4", ">i4", ">f8", "V5", "i4,f8", [("a", "i1"), ("b", "U2", (2,))]]
+DTYPES = [
+    *"?bBhHiIqQefdgFDG",
+    "M8[D]",
+    "M8[ns]",
+    "m8[s]",
+    "M8",
+    "S3",
+    "U4",
+    ">i4",
+    ">f8",
+    "V5",
+    "i4,f8",
+    [("a", "i1"), ("b", "U2", (2,))],
+]
 
 
 @settings(max_examples=200, deadline=None)
@@ -51,7 +64,14 @@ def test_every_scalar_type(dtype):
 
 
 def test_special_scalars():
-    for value in (np.float64("nan"), np.float32("-inf"), np.datetime64("NaT"), np.str_("a\0"), np.bytes_(b"a\0"), np.str_("\ud800")):
+    for value in (
+        np.float64("nan"),
+        np.float32("-inf"),
+        np.datetime64("NaT"),
+        np.str_("a\0"),
+        np.bytes_(b"a\0"),
+        np.str_("\ud800"),
+    ):
         back = decode(encode(value, None).data, None)
         assert type(back) is type(value)
         assert repr(back) == repr(value)

@@ -21,7 +21,7 @@ def main(monkeypatch):
 
     def run(cell):
         vars(module)["dataclass"], vars(module)["field"] = dataclass, field
-        exec(cell, vars(module))  # noqa: S102
+        exec(cell, vars(module))
         return vars(module)
 
     return run
@@ -71,7 +71,9 @@ def test_an_instance_of_the_class_before_the_cell_was_run_again_is_stored(main):
 
 
 def test_a_gone_enum_member_and_named_tuple_field(main):
-    names = main("import enum, typing\nclass C(enum.Enum):\n    A = 1\n    B = 2\nclass P(typing.NamedTuple):\n    x: int\n    y: int")
+    names = main(
+        "import enum, typing\nclass C(enum.Enum):\n    A = 1\n    B = 2\nclass P(typing.NamedTuple):\n    x: int\n    y: int"
+    )
     member, point = encode(names["C"].B, None).data, encode(names["P"](1, 2), None).data
     names = main("class C(enum.Enum):\n    A = 1\nclass P(typing.NamedTuple):\n    y: int\n    z: int = 3")
     with pytest.raises(UndecodableError) as caught:

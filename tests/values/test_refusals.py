@@ -131,7 +131,8 @@ def nested(depth, wrap):
 
 
 @pytest.mark.parametrize(
-    "wrap", [lambda v: [v], lambda v: {"a": v}, lambda v: (v,), lambda v: {1: v}, lambda v: shapes.Doc(v), lambda v: shapes.Point(v)]
+    "wrap",
+    [lambda v: [v], lambda v: {"a": v}, lambda v: (v,), lambda v: {1: v}, lambda v: shapes.Doc(v), lambda v: shapes.Point(v)],
 )
 def test_depth_has_a_limit_and_never_ends_in_a_recursion_error(wrap):
     deep = nested(nodes.MAX_DEPTH - 1, wrap)

@@ -169,7 +169,9 @@ POLARS = {
     "categories": pl.DataFrame({"c": ["a", "b"]}, schema={"c": pl.Categorical}),
     "enum": pl.DataFrame({"c": ["a", "b"]}, schema={"c": pl.Enum(["b", "a"])}),
     "moments": pl.DataFrame({"t": [dt.datetime(2024, 1, 1, tzinfo=dt.UTC)], "d": [dt.date(2024, 1, 1)], "h": [dt.time(1)]}),
-    "nested": pl.DataFrame({"s": [{"x": 1}], "a": pl.Series([[1.0, 2.0]], dtype=pl.Array(pl.Float32, 2)), "d": [Decimal("1.2")]}),
+    "nested": pl.DataFrame(
+        {"s": [{"x": 1}], "a": pl.Series([[1.0, 2.0]], dtype=pl.Array(pl.Float32, 2)), "d": [Decimal("1.2")]}
+    ),
     "null column": pl.DataFrame({"n": [None, None]}),
 }
 

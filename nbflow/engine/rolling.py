@@ -1,0 +1,152 @@
+"""Run rollback handlers, one after another, last started first; each is a durable step of its own (S46 to S50)."""
+
+import contextvars
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from nbflow.core import replay
+from nbflow.core.history import StepRecord
+from nbflow.core.model import Kind, StepKey, StepState, StepType
+from nbflow.core.rollback import due, handler_key
+from nbflow.engine.activation import RollbackHandler
+from nbflow.engine.bodies import Body
+from nbflow.engine.calls import Call
+from nbflow.engine.context import is_async
+from nbflow.engine.scope import Scope
+from nbflow.values import codec
+
+if TYPE_CHECKING:
+    from nbflow.engine.live import LiveInstance
+
+_OFFERED = ("ctx", "error", "output", "step_name")
+
+
+class Rollback(Scope):
+    """The undoing of one instance; ends by telling the instance how it went."""
+
+    def __init__(
+        self,
+        live: "LiveInstance",
+        handlers: Mapping[StepKey, RollbackHandler],
+        error: BaseException | None,
+        context: contextvars.Context,
+    ) -> None:
+        super().__init__(live)
+        self._handlers, self._error, self._context = handlers, error, context
+        self._body: Body | None = None
+        self._waiting = False
+
+    @property
+    def idle(self) -> bool:
+        """Nothing of it runs: it waits out a retry delay, or is over."""
+        return not self.in_flight and not self.unacked
+
+    def start(self) -> None:
+        """Begin with the first handler that is due."""
+        self.on_quiet()
+
+    def on_quiet(self) -> None:
+        """A handler has ended, durably, or its entries are: see what is next."""
+        if self.over or self.in_flight or self.unacked:
+            return
+        if self.stopping:
+            self.over = True
+            self.live.stopped(self)
+            return
+        if self._body is None:
+            self._next()
+
+    def _next(self) -> None:
+        steps = due(self.live.history)
+        if not steps:
+            self.over = True
+            self.live.rolled_back(("complete", None))
+            return
+        step = steps[0]
+        key = handler_key(step.key)
+        known = self.live.history.steps.get(key)
+        if known is not None and known.state is StepState.FAILED:
+            self._stop_failed(known.error)
+            return
+        handler = self._handlers.get(step.key)
+        if handler is None:
+            self._stop_failed({"type": "LookupError", "message": f"handler not found for step {str(step.key)!r}"})
+            return
+        self._run(step, key, known, handler)
+
+    def _run(self, step: StepRecord, key: StepKey, known: StepRecord | None, handler: RollbackHandler) -> None:
+        fn, config = handler
+        order = known.order if known is not None else self.live.history.last_order + 1
+        call = Call(key, order, self.engine.loop.create_future())
+        context = self._context.copy()
+        body = self._body = Body(self, call, self._bound(fn, step), (), config, None, context)
+        match replay.decide(known, StepType.DO):
+            case replay.WaitUntil() as decision:
+                body.attempt = decision.attempt - 1
+                body.resume_at(decision)
+            case replay.Execute(attempt):
+                body.begin(attempt)
+            case _:
+                body.begin(1)
+
+    def _bound(self, fn: Callable[..., Any], step: StepRecord) -> Callable[..., Any]:
+        """Give a handler what its signature names of ctx, error, output and step_name, by keyword."""
+        try:
+            parameters = inspect.signature(fn).parameters.values()
+        except (TypeError, ValueError):
+            wanted: tuple[str, ...] = ()
+        else:
+            everything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+            names = {parameter.name for parameter in parameters}
+            wanted = tuple(name for name in _OFFERED if everything or name in names)
+        files, value = self.live.files, step.value
+
+        def given(ctx: Any) -> dict[str, Any]:
+            offers: dict[str, Callable[[], Any]] = {
+                "ctx": lambda: ctx,
+                "error": lambda: self._error,
+                "output": lambda: None if value is None else codec.decode(value, files),
+                "step_name": lambda: step.key.name,
+            }
+            return {name: offers[name]() for name in wanted}
+
+        if is_async(fn):
+
+            async def undo_async(ctx: Any) -> None:
+                await fn(**given(ctx))
+
+            return undo_async
+
+        def undo(ctx: Any) -> Any:
+            result = fn(**given(ctx))
+            return _discarded(result) if inspect.iscoroutine(result) else None
+
+        return undo
+
+    def ended(self, kind: Kind, call: Call, body: dict[str, Any], value: bytes | None = None) -> None:
+        """Record the end of a handler; the next begins when it is durable."""
+        self.unacked += 1
+        self.record(kind, call.key, body, value, acked=partial(self._handler_ended, call.key))
+
+    def _handler_ended(self, _key: StepKey) -> None:
+        self.unacked -= 1
+        self._body = None
+        self.on_quiet()
+
+    def _stop_failed(self, error: dict[str, Any] | None) -> None:
+        """The first handler that fails for good stops the chain (S48)."""
+        self.over = True
+        self.live.rolled_back(("failed", error))
+
+    def abandon(self) -> None:
+        """End it at once."""
+        self.stopping = self.over = True
+        if self._body is not None:
+            self._body.cancel()
+
+
+async def _discarded(result: Any) -> None:
+    """What a handler gives is of no use to anybody."""
+    await result

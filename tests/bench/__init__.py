@@ -1,0 +1,1 @@
+"""The budgets, measured side by side: `python -m tests.bench`. Prints; asserts nothing."""

@@ -1,0 +1,94 @@
+"""Measure everything in one run and print it beside its budget."""
+
+import argparse
+import os
+import platform
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+
+from tests.bench.bare import Bare
+from tests.bench.load_ext import load_ext
+from tests.bench.measure import Measured, in_turns, ratios, table
+from tests.bench.resume import Resume
+from tests.bench.steps import Steps, entries_in, steps_in
+
+ENTRIES = 100_000
+
+
+def step_costs(steps: Steps, bare: Bare, rounds: int) -> Iterator[Measured]:
+    found = in_turns(
+        rounds, append=bare.append, plain=steps.sequential_plain, looped=steps.sequential_async, commit=bare.commit
+    )
+    yield Measured("bare append of 250 bytes + fdatasync", found["append"], "ms")
+    yield Measured("bare DuckDB insert + commit", found["commit"], "ms")
+    yield Measured("one sequential step, async body", found["looped"], "ms")
+    yield Measured("  ÷ bare append", ratios(found["looped"], found["append"]), "×", 1.7)
+    yield Measured("  ÷ bare DuckDB commit", ratios(found["looped"], found["commit"]), "×", 0.35)
+    yield Measured("one sequential step, plain body", found["plain"], "ms")
+    yield Measured("  ÷ bare append", ratios(found["plain"], found["append"]), "×", 2.2)
+    yield Measured("  ÷ bare DuckDB commit", ratios(found["plain"], found["commit"]), "×", 0.35)
+
+
+def throughput(steps: Steps, rounds: int) -> Iterator[Measured]:
+    found = in_turns(rounds, instances=steps.instances, gather=steps.gather)
+    yield Measured("100 instances × 20 steps at once", found["instances"], "/s", 12_000, at_least=True)
+    yield Measured("one instance, gather of 1,000", found["gather"], "/s", 12_000, at_least=True)
+
+
+def growth(folder: Path, rounds: int) -> Iterator[Measured]:
+    with steps_in(folder / "full") as full:
+        full.fill(ENTRIES)
+    entries = entries_in(folder / "full")
+    found: dict[str, list[float]] = {"full": [], "empty": []}
+    for turn in range(rounds):
+        # Opened anew, so that the empty one stays empty; the full one is as full each time.
+        (folder / f"empty{turn}").mkdir()
+        for name, where in (("empty", f"empty{turn}"), ("full", "full")):
+            path = folder / where / "history.duckdb"
+            found[name].append(in_engine(path))
+    yield Measured(f"one step with {entries:,} entries ÷ in an empty file", ratios(found["full"], found["empty"]), "×", 1.1)
+
+
+def in_engine(path: Path) -> float:
+    from nbflow import Engine
+
+    with Engine(path, notebook="bench.ipynb") as engine:
+        steps = Steps(engine)
+        steps.sequential_async()
+        return min(steps.sequential_async() for _ in range(3))
+
+
+def report(folder: Path, rounds: int) -> Iterator[Measured]:
+    bare = Bare(folder)
+    with steps_in(folder / "steps") as steps:
+        yield from step_costs(steps, bare, rounds)
+        yield from throughput(steps, rounds)
+    bare.close()
+    resume = Resume(folder / "resume")
+    yield Measured("resume 1,000 finished steps up to the first new body", in_turns(rounds, it=resume.up_to_new_body)["it"], "ms", 20)
+    yield from growth(folder, rounds)
+    found = in_turns(rounds, it=lambda: load_ext(folder / "kernel"))["it"]
+    yield Measured("%load_ext nbflow in a new kernel", found, "ms", 250)
+
+
+def main() -> None:
+    """Print the report as it comes, then as a table."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=7, help="how often each measure is taken in turn (7)")
+    parser.add_argument("--dir", default=".", help="where the files are written: the disk that is measured (.)")
+    asked = parser.parse_args()
+    load = f"load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
+    print(f"Python {platform.python_version()}, DuckDB {duckdb.__version__}, {os.cpu_count()} cores, {load}, {asked.rounds} rounds\n")
+    rows = [["", "median", "min – max", "budget", ""]]
+    with tempfile.TemporaryDirectory(prefix=".bench-", dir=asked.dir) as folder:
+        for measured in report(Path(folder).resolve(), max(1, asked.rounds)):
+            rows.append(measured.row())
+            print(f"  measured: {measured.what.strip()}", flush=True)
+    print(f"\n{table(rows)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,294 @@
+"""Rollback: which handlers run, in which order, what they are given, and what is left behind (S46 to S50)."""
+
+import asyncio
+
+import pytest
+
+from nbflow.core.model import Kind, Status
+from nbflow.engine.engine import Engine
+from nbflow.engine.entrypoint import WorkflowEntrypoint
+from nbflow.errors import InvalidStatusError, NonRetryableError, UsageError
+from nbflow.store.memory import MemoryStore
+from nbflow.testing import ManualClock
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def engine(clock):
+    with Engine(":memory:", clock=clock) as engine:
+        yield engine
+
+
+def run(engine, body, **params):
+    class Flow(WorkflowEntrypoint):
+        async def run(self, event, step):
+            return await body(event, step)
+
+    return engine.register(Flow).create(params=params)
+
+
+def test_handlers_run_in_reverse_order_of_start_with_what_they_name(engine):
+    """S46, API.md §1: ctx, error, output and step_name, by keyword."""
+    seen = []
+
+    async def body(event, step):
+        await step.do("a", lambda: "A", rollback=lambda output, step_name: seen.append((step_name, output)))
+        await step.do("plain", lambda: 1)
+
+        async def undo(ctx, error, **rest):
+            seen.append((ctx.step.name, str(error), sorted(rest)))
+
+        await step.do("b", lambda: "B", rollback=undo)
+        raise ValueError("no more")
+
+    instance = run(engine, body)
+    status = instance.wait(10, until="finished")
+    assert seen == [("b", "no more", ["output", "step_name"]), ("a", "A")]
+    assert status.status is Status.ERRORED
+    assert status.error.message == "no more"
+    assert status.rollback == ("complete", None)
+
+
+def test_a_failed_and_caught_step_is_rolled_back_too(engine):
+    """S46."""
+    undone = []
+
+    async def body(event, step):
+        def fails():
+            raise NonRetryableError("half done")
+
+        try:
+            await step.do("charge", fails, rollback=lambda output: undone.append(output))
+        except NonRetryableError:
+            pass
+        raise RuntimeError("later")
+
+    assert run(engine, body).wait(10, until="finished").rollback == ("complete", None)
+    assert undone == [None]
+
+
+def test_success_runs_no_handler(engine):
+    """S50."""
+    undone = []
+
+    async def body(event, step):
+        return await step.do("a", lambda: 1, rollback=lambda: undone.append(1))
+
+    status = run(engine, body).wait(10, until="finished")
+    assert (status.status, status.rollback, undone) == (Status.COMPLETE, None, [])
+
+
+def test_without_handlers_there_is_no_rollback(engine):
+    """S48."""
+
+    async def body(event, step):
+        raise ValueError("x")
+
+    assert run(engine, body).wait(10, until="finished").rollback is None
+
+
+def test_the_first_handler_that_fails_for_good_stops_the_chain(engine):
+    """S47, S48: NonRetryableError ends its retries; the instance's error stays the original."""
+    undone = []
+
+    async def body(event, step):
+        await step.do("first", lambda: 1, rollback=lambda: undone.append("first"))
+
+        def refuse():
+            raise NonRetryableError("cannot undo")
+
+        await step.do("second", lambda: 2, rollback=refuse)
+        await step.do("third", lambda: 3, rollback=lambda: undone.append("third"))
+        raise ValueError("original")
+
+    status = run(engine, body).wait(10, until="finished")
+    assert undone == ["third"]
+    assert status.error.message == "original"
+    assert status.rollback[0] == "failed"
+    assert status.rollback[1].message == "cannot undo"
+
+
+def test_handlers_are_retried_with_the_defaults_or_their_own_config(engine, clock):
+    """S47."""
+    tries = []
+
+    async def body(event, step):
+        def undo(ctx):
+            tries.append(ctx.attempt)
+            if ctx.attempt < 3:
+                raise OSError("busy")
+
+        await step.do("a", lambda: 1, rollback=undo, rollback_config={"retries": {"limit": 4, "delay": "1 hour"}})
+        raise ValueError("x")
+
+    instance = run(engine, body)
+    clock.advance("1 minute")
+    assert instance.status().status is Status.ROLLING_BACK
+    clock.advance("5 hours")
+    assert instance.status().rollback == ("complete", None)
+    assert tries == [1, 2, 3]
+
+
+def test_steps_are_refused_during_rollback(engine):
+    """S50."""
+    refused = []
+
+    async def body(event, step):
+        async def undo():
+            try:
+                await step.do("more", lambda: 1)
+            except UsageError as error:
+                refused.append(str(error))
+
+        await step.do("a", lambda: 1, rollback=undo)
+        raise ValueError("x")
+
+    assert run(engine, body).wait(10, until="finished").rollback == ("complete", None)
+    assert len(refused) == 1
+    assert "during rollback" in refused[0]
+
+
+def test_bodies_in_flight_end_before_the_rollback_begins(engine):
+    """S19."""
+    events = []
+
+    async def body(event, step):
+        async def slow():
+            await asyncio.sleep(0.05)
+            events.append("slow ended")
+            return 1
+
+        async def fails():
+            raise NonRetryableError("now")
+
+        await asyncio.gather(
+            step.do("slow", slow, rollback=lambda output: events.append(f"undo {output}")), step.do("fails", fails)
+        )
+
+    assert run(engine, body).wait(10, until="finished").rollback == ("complete", None)
+    assert events == ["slow ended", "undo 1"]
+
+
+def test_terminate_with_rollback_undoes_what_started(engine):
+    """S49."""
+    undone = []
+
+    async def body(event, step):
+        await step.do("a", lambda: "A", rollback=lambda output, error: undone.append((output, error)))
+        await step.wait_for_event("wait", "never")
+
+    instance = run(engine, body)
+    instance.wait(10)
+    instance.terminate(rollback=True)
+    status = instance.wait(10, until="finished")
+    assert status.status is Status.TERMINATED
+    assert status.rollback == ("complete", None)
+    assert undone == [("A", None)]
+
+
+def test_resuming_a_rolled_back_instance_runs_the_undone_steps_again(engine):
+    """S48: a step whose handler has ended no longer counts as done."""
+    ran, fail = [], [True]
+
+    async def body(event, step):
+        await step.do("load", lambda: ran.append("load"))
+        await step.do("charge", lambda: ran.append("charge"), rollback=lambda: ran.append("undo charge"))
+        await step.do("after", lambda: ran.append("after"))
+        if fail[0]:
+            raise ValueError("x")
+        return "done"
+
+    instance = run(engine, body)
+    instance.wait(10, until="finished")
+    with pytest.raises(InvalidStatusError, match="rolled back"):
+        instance.restart("after")
+    fail[0] = False
+    instance.resume()
+    assert instance.wait(10, until="finished").output == "done"
+    assert ran == ["load", "charge", "after", "undo charge", "charge", "after"]
+
+
+def test_a_death_in_the_middle_of_the_chain_goes_on_without_repeating_handlers(clock):
+    """S47, S49: found again by a replay that runs nothing."""
+    ran = []
+    gate = [True]
+
+    class Flow(WorkflowEntrypoint):
+        async def run(self, event, step):
+            await step.do("a", lambda: ran.append("a"), rollback=lambda: ran.append("undo a"))
+
+            def undo_b():
+                ran.append("undo b")
+                if gate[0]:
+                    raise OSError("busy")
+
+            await step.do("b", lambda: ran.append("b"), rollback=undo_b)
+            await step.do("c", lambda: ran.append("c"), rollback=lambda: ran.append("undo c"))
+            raise ValueError("x")
+
+    store = MemoryStore(clock)
+    first = Engine(clock=clock, store=store)
+    instance = first.register(Flow).create(id="one")
+    clock.advance("1 second")
+    assert ran == ["a", "b", "c", "undo c", "undo b"]
+    second_store = MemoryStore(clock)
+    for entry in instance.history():
+        if entry.kind is not Kind.RELEASED:
+            second_store._append(entry)
+    second_store._heads[instance.created_seq].owner = None
+    second_store._ids["Flow", "one"] = instance.created_seq
+    first.close()
+    gate[0] = False
+    ran.clear()
+    second = Engine(clock=clock, store=second_store)
+    second.register(Flow)
+    clock._followers.remove(first)
+    clock.advance("1 hour")
+    status = second.get("one").status()
+    second.close()
+    assert ran == ["undo b", "undo a"]
+    assert status.status is Status.ERRORED
+    assert status.error.message == "x"
+    assert status.rollback == ("complete", None)
+
+
+def test_a_handler_that_cannot_be_found_stops_the_chain_and_names_the_step(clock):
+    """S49: the code has changed since."""
+    store = MemoryStore(clock)
+
+    class Flow(WorkflowEntrypoint):
+        async def run(self, event, step):
+            await step.do("a", lambda: 1, rollback=lambda: None)
+            await step.wait_for_event("w", "go")
+
+    with Engine(clock=clock, store=store) as engine:
+        instance = engine.register(Flow, source="one").create()
+        instance.wait(10)
+
+        class Flow(WorkflowEntrypoint):
+            async def run(self, event, step):
+                await step.do("renamed", lambda: 1, rollback=lambda: None)
+                await step.wait_for_event("w", "go")
+
+        engine.register(Flow, source="two")
+        clock.advance("1 second")
+        instance.terminate(rollback=True)
+        status = instance.wait(10, until="finished")
+    assert status.status is Status.TERMINATED
+    assert status.rollback[0] == "failed"
+    assert "handler not found for step 'a'" in status.rollback[1].message
+
+
+def test_rollback_must_be_callable_and_its_config_needs_it(engine):
+    async def body(event, step):
+        with pytest.raises(UsageError, match="not callable"):
+            step.do("a", lambda: 1, rollback="undo")
+        with pytest.raises(UsageError, match="without a rollback="):
+            step.do("a", lambda: 1, rollback_config={"timeout": 1})
+        return "ok"
+
+    assert run(engine, body).wait(10, until="finished").output == "ok"

@@ -1,0 +1,345 @@
+import errno
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from nbflow.core.model import Kind
+from nbflow.errors import StoreCorruptError, StoreError, UsageError
+from nbflow.store import lines, segments
+from nbflow.store.journal import Journal
+from tests.store.actors import entry, eventually, finished, killed_after, names, owner, start_instance
+
+HUNDRED = """
+created = start_instance(store)
+for i in range(100):
+    store.append(finished(created, f"s{i}"))
+    store.flush()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+def journal_of(folder: Path, **options: object) -> tuple[Journal, list[int]]:
+    order: list[int] = []
+    journal = Journal(folder, "e", "store", lambda acks: [acked() for acked in acks], **options)
+    return journal, order
+
+
+def line(number: int, size: int = 0) -> bytes:
+    return lines.of_entry(entry(Kind.DO_FINISHED, 1, step=f"s{number}", note="x" * size))
+
+
+def read_back(folder: Path, engine: str = "e", *, living: bool = False) -> list[bytes]:
+    found: list[bytes] = []
+    position = 0
+    while True:
+        stretch = segments.readable(folder, engine, position, 1000, living=living)
+        found += [text for text in stretch.data.split(b"\n") if text and b'"kind":' in text]
+        if stretch.last:
+            return found
+        position = stretch.end
+
+
+def test_acknowledgements_come_in_the_order_of_the_appends_after_the_entry_is_in_the_file(folder):
+    journal, order = journal_of(folder)
+    for number in range(500):
+        journal.append(line(number), lambda n=number: order.append(n))
+    journal.flush()
+    assert order == list(range(500))
+    assert len(read_back(folder)) == 500
+    journal.close()
+
+
+def test_an_entry_without_acknowledgement_causes_no_sync_but_is_in_the_file_after_write(folder):
+    journal, _ = journal_of(folder)
+    journal.append(line(0))
+    journal.write()
+    assert len(read_back(folder, living=True)) == 1
+    assert journal.synced == 0
+    journal.close()
+    assert journal.synced == journal.written
+
+
+def test_entries_of_one_thread_keep_their_order_whoever_writes_them(folder):
+    journal, _ = journal_of(folder)
+    for number in range(300):
+        journal.append(line(number), (lambda: None) if number % 3 else None)
+        if number % 7 == 0:
+            journal.write()
+    journal.flush()
+    assert [f'"step":"s{n}"'.encode() in text for n, text in enumerate(read_back(folder))] == [True] * 300
+    journal.close()
+
+
+def test_a_large_journal_goes_on_in_new_files_and_reads_back_whole(folder):
+    journal, _ = journal_of(folder, segment=2_000)
+    for number in range(60):
+        journal.append(line(number))
+        journal.flush()
+    assert len(segments.segments(folder, "e")) > 3
+    assert len(read_back(folder)) == 60
+    journal.close()
+
+
+def test_a_full_disk_delays_entries_and_the_same_bytes_come_to_the_same_place_later(folder, monkeypatch):
+    journal, order = journal_of(folder)
+    journal.append(line(0), lambda: order.append(0))
+    journal.flush()
+    real, full = os.pwrite, True
+
+    def pwrite(descriptor, data, offset):
+        if full:
+            real(descriptor, data[: len(data) // 2], offset)  # a short write first, as a disk does that fills up
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(descriptor, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    for number in range(1, 20):
+        journal.append(line(number), lambda n=number: order.append(n))
+    with pytest.raises(StoreError, match="no space left on the disk"):
+        journal.flush()
+    assert order == [0]
+    full = False
+    eventually(lambda: order == list(range(20)))
+    journal.close()
+    assert len(read_back(folder)) == 20
+
+
+def test_a_short_write_is_continued_at_its_offset(folder, monkeypatch):
+    real = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda d, data, offset: real(d, data[: max(1, len(data) // 3)], offset))
+    journal, _ = journal_of(folder)
+    for number in range(20):
+        journal.append(line(number))
+    journal.flush()
+    journal.close()
+    assert len(read_back(folder)) == 20
+
+
+@pytest.mark.parametrize("synced_before", [0, 5])
+def test_a_failed_fdatasync_is_not_repeated_on_that_file(folder, monkeypatch, synced_before):
+    real, failing, asked = os.fdatasync, [], []
+
+    def fdatasync(descriptor):
+        asked.append(os.fstat(descriptor).st_ino)
+        if failing:
+            failing.pop()
+            raise OSError(errno.EIO, "Input/output error")
+        real(descriptor)
+
+    journal, order = journal_of(folder)
+    for number in range(synced_before):
+        journal.append(line(number), lambda n=number: order.append(n))
+        journal.flush()
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    failing.append(True)
+    for number in range(synced_before, synced_before + 5):
+        journal.append(line(number), lambda n=number: order.append(n))
+    journal.flush()
+    assert asked[0] not in asked[1:]
+    assert order == list(range(synced_before + 5))
+    journal.close()
+    assert len(read_back(folder)) == synced_before + 5
+
+
+def test_a_deleted_journal_stops_the_engine_and_acknowledges_nothing_more(folder):
+    journal, order = journal_of(folder)
+    journal.append(line(0), lambda: order.append(0))
+    journal.flush()
+    for segment in segments.segments(folder, "e"):
+        segment.path.unlink()
+    journal.append(line(1), lambda: order.append(1))
+    with pytest.raises(StoreError, match="was deleted while its engine was at work"):
+        journal.flush()
+    with pytest.raises(StoreError, match="was deleted"):
+        journal.append(line(2))
+    assert order == [0]
+    journal.close()
+
+
+def test_many_threads_append_at_once_and_nothing_is_lost(folder):
+    journal, order = journal_of(folder)
+
+    def work(base):
+        for number in range(500):
+            journal.append(line(base + number), lambda n=base + number: order.append(n))
+
+    threads = [threading.Thread(target=work, args=(base * 1000,)) for base in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    journal.flush()
+    assert sorted(order) == sorted(base * 1000 + n for base in range(4) for n in range(500))
+    assert [n for n in order if n < 1000] == list(range(500))
+    assert len(read_back(folder)) == 2000
+    journal.close()
+
+
+def test_a_key_that_is_no_text_is_refused_by_name():
+    with pytest.raises(UsageError, match=r"'k\\ud800' cannot be stored"):
+        lines.of_entry(entry(Kind.DO_FINISHED, 1, step="s", key="k\ud800"))
+
+
+def test_any_cut_of_the_last_batch_loses_that_batch_alone(folder):
+    journal, _ = journal_of(folder)
+    for number in range(5):
+        journal.append(line(number))
+        journal.flush()
+    before = journal.synced
+    journal.append(line(5))
+    journal.flush()
+    journal.close()
+    [segment] = segments.segments(folder, "e")
+    data = segment.path.read_bytes()
+    for cut in range(before, len(data)):
+        segment.path.write_bytes(data[:cut])
+        assert len(read_back(folder)) == 5, cut
+    for cut in range(before, len(data)):
+        segment.path.write_bytes(data[:cut] + bytes(len(data) - cut))
+        assert len(read_back(folder)) == 5, cut
+
+
+# -- damage to a dead engine's journal, seen by the next one that opens the store
+
+
+def only_segment(file: Path, engine: str) -> Path:
+    [segment] = segments.segments(file.with_suffix(".nbflow") / "journal", engine)
+    return segment.path
+
+
+def test_a_dead_engines_journal_is_loaded_and_removed_by_the_next(file, opened):
+    engine = killed_after(file, HUNDRED)
+    store = opened()
+    assert names(store.read(1))[2:] == [f"s{i}" for i in range(100)]
+    assert not list((store.path.with_suffix(".nbflow") / "journal").glob(f"{engine}*"))
+    assert store.warnings == []
+
+
+def test_a_torn_last_line_is_the_end(file, opened):
+    path = only_segment(file, killed_after(file, HUNDRED))
+    path.write_bytes(path.read_bytes()[:-10])
+    assert len(opened().read(1)) == 2 + 99
+
+
+def test_zeros_at_the_end_are_the_end(file, opened):
+    path = only_segment(file, killed_after(file, HUNDRED))
+    data = path.read_bytes()
+    path.write_bytes(data[:-150] + bytes(400))
+    assert len(opened().read(1)) == 2 + 99
+
+
+def test_a_flipped_bit_in_what_was_synced_is_an_error_and_nothing_is_touched(file, opened):
+    path = only_segment(file, killed_after(file, HUNDRED))
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 4
+    path.write_bytes(bytes(data))
+    with pytest.raises(StoreCorruptError, match=r"is damaged at byte \d+.*restore the file.*Nothing was changed"):
+        opened()
+    assert path.read_bytes() == bytes(data)
+
+
+def test_a_bad_stretch_that_was_never_synced_is_the_end_even_with_good_lines_after_it(file, opened):
+    engine = killed_after(
+        file,
+        """
+        created = start_instance(store)
+        store.append(finished(created, "safe")); store.flush()
+        for i in range(50):
+            store.append(finished(created, f"s{i}")); store.write()
+        """,
+    )
+    path = only_segment(file, engine)
+    data = path.read_bytes()
+    at = data.index(b'"step":"s10"')
+    path.write_bytes(data[:at] + bytes(40) + data[at + 40 :])  # the power went, and pages reached the disk in any order
+    assert names(opened().read(1))[2:] == ["safe", *(f"s{i}" for i in range(10))]
+
+
+def test_a_journal_cut_below_what_was_loaded_is_reported(file, opened):
+    engine = killed_after(file, HUNDRED + "\nstore.read(created)")
+    path = only_segment(file, engine)
+    path.write_bytes(path.read_bytes()[:500])
+    store = opened()
+    assert len(store.read(1)) == 102
+    assert [w for w in store.warnings if engine in w and "missing or cut" in w]
+
+
+def test_a_missing_middle_file_is_an_error_that_names_it(file, opened):
+    engine = killed_after(file, HUNDRED, segment=4_000)
+    found = segments.segments(file.with_suffix(".nbflow") / "journal", engine)
+    assert len(found) > 3
+    found[2].path.unlink()
+    with pytest.raises(StoreCorruptError, match=f"misses the bytes from {found[2].first} to {found[3].first}"):
+        opened()
+    assert found[1].path.exists()
+    assert found[3].path.exists()
+
+
+def test_an_empty_first_file_is_a_death_before_the_first_entry(file, opened):
+    engine = killed_after(file, "created = start_instance(store); store._journal._open_segment(0)")
+    assert only_segment(file, engine).stat().st_size == 0
+    assert len(opened().read(1)) == 2
+
+
+def test_a_missing_journal_of_the_dead_is_reported_in_the_claim(file, opened):
+    engine = killed_after(file, HUNDRED)
+    for path in (file.with_suffix(".nbflow") / "journal").glob(f"{engine}*"):
+        path.unlink()
+    store = opened()
+    entries = store.claim([1], owner(store), "cell")[1]
+    assert "missing or cut" in entries[-1].body["lost"]
+    assert engine in entries[-1].body["lost"]
+
+
+def test_values_come_back_byte_for_byte(opened):
+    store = opened()
+    created = start_instance(store)
+    values = [b"", b"j1", "jé\u2028\U0001f600\x00end".encode(), bytes(range(256)), b'"quo\\te\n\t\r', b"x" * 300_000, b"\xff\xfe"]
+    bodies = [{"t": "line\nbreak\ttab \"q\" \\ \u2028 \x00 é"}, {"n": 2**70}, {"f": 1.5e-300, "i": -(2**63)}, {"nested": {"a": [None, True]}}]
+    for number, value in enumerate(values):
+        store.append(finished(created, f"v{number}", value))
+    for number, body in enumerate(bodies):
+        store.append(entry(Kind.DO_FINISHED, created, step=f"b{number}", **body))
+    found = {e.step: e for e in store.read(created)}
+    assert [found[f"v{number}"].value for number in range(len(values))] == values
+    assert [found[f"b{number}"].body for number in range(len(bodies))] == bodies
+
+
+def test_half_a_surrogate_pair_in_a_body_is_kept_as_its_escape_and_breaks_no_view(opened):
+    store = opened()
+    created = start_instance(store)
+    error = {"type": "ValueError", "message": "bad \ud800 text"}
+    store.append(entry(Kind.DO_FAILED, created, step="s", order=1, attempt=1, error=error))
+    assert store.read(created)[-1].body["error"]["message"] == r"bad \ud800 text"
+    assert store.sql("select error_message from steps").fetchall() == [(r"bad \ud800 text",)]
+
+
+def test_a_line_longer_than_a_read_is_loaded_too(opened, monkeypatch):
+    monkeypatch.setattr(segments, "_CHUNK", 1000)
+    store = opened()
+    created = start_instance(store)
+    store.append(finished(created, "long", b"j" + b"1" * 20_000))
+    store.append(finished(created, "next"))
+    assert names(store.read(created))[2:] == ["long", "next"]
+
+
+def test_closing_ends_both_threads_and_leaves_no_journal(opened):
+    store = opened()
+    created = start_instance(store)
+    store.append(finished(created, "s"))
+    store.close()
+    store.close()
+    assert not store._journal.thread.is_alive()
+    assert not store._loader.thread.is_alive()
+    assert list((store.path.with_suffix(".nbflow") / "journal").iterdir()) == []
+    with pytest.raises(StoreError, match="is closed"):
+        store.append(finished(created, "t"))
+    assert len(opened().read(created)) == 3
+
+
