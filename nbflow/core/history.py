@@ -268,6 +268,12 @@ class EventRecord:
     body: dict[str, Any]
     taken_by: StepKey | None = None
     taken_at: datetime | None = None
+    set_aside: str | None = None
+
+    @property
+    def free(self) -> bool:
+        """Whether a wait may take it."""
+        return self.taken_by is None and self.set_aside is None
 
 
 class History:
@@ -303,6 +309,9 @@ class History:
             self._apply_step(entry)
         elif kind is Kind.EVENT:
             self._apply_event(entry)
+        elif kind is Kind.SET_ASIDE:
+            if (event := self.events.get(entry.body["event_id"])) is not None:
+                event.set_aside = entry.body.get("why", "")
         elif kind is Kind.ACTIVATED:
             self.replayed = frozenset(self.delivered)
         elif kind is Kind.RESTARTED:
@@ -336,7 +345,7 @@ class History:
 
     def buffered(self, event_type: str) -> list[EventRecord]:
         """Events of that type that no wait has taken, first to be taken first: those in the file, then our own (S34)."""
-        waiting = [event for event in self.events.values() if event.taken_by is None and event.type == event_type]
+        waiting = [event for event in self.events.values() if event.type == event_type and event.free]
         return sorted(waiting, key=lambda event: (event.seq == 0, event.seq))
 
     def _apply_step(self, entry: Entry) -> None:

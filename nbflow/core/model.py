@@ -22,6 +22,7 @@ before the dot. What each kind carries in `body` (JSON) and `value` (an encoded 
     interrupted    why, step: a recorded value can't be decoded now (S17); no failure
     deleted        by
     event          event_id, type, by                                                     value = payload
+    set_aside      event_id, step, why: it does not fit the schema of the wait that was to take it (S39)
     do.started     order, attempt, config, code_hash, [parent], [rollback]: it has a rollback handler
     do.retrying    order, attempt, started_at, error, retry_at: an attempt failed, another comes
     do.interrupted order, attempt, started_at: the kernel died in this attempt (S27)
@@ -110,6 +111,7 @@ class Kind(StrEnum):
     INTERRUPTED = "interrupted"
     DELETED = "deleted"
     EVENT = "event"
+    SET_ASIDE = "set_aside"
     DO_STARTED = "do.started"
     DO_RETRYING = "do.retrying"
     DO_INTERRUPTED = "do.interrupted"

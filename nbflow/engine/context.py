@@ -78,7 +78,7 @@ def is_async(fn: Callable[..., Any]) -> bool:
 def ctx_place(fn: Callable[..., Any]) -> int | str | None:
     """Where *fn* takes `ctx`: a position, "keyword", or None where it has no such parameter or no signature."""
     code = getattr(fn, "__code__", None)
-    if code is not None and type(fn).__name__ == "function":  # the common case, without building a Signature
+    if code is not None and type(fn).__name__ == "function" and not fn.__dict__:  # the common case, without a Signature
         names: tuple[str, ...] = code.co_varnames[: code.co_argcount]
         if "ctx" in names:
             return names.index("ctx")

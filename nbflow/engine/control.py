@@ -17,7 +17,7 @@ from nbflow.engine.outputs import body_of
 from nbflow.errors import InvalidStatusError, NotFoundError, UsageError
 from nbflow.store.base import Decision
 from nbflow.store.views import StepView
-from nbflow.values import codec
+from nbflow.values import codec, schemas
 
 if TYPE_CHECKING:
     from nbflow.engine.engine import Engine
@@ -197,8 +197,9 @@ def send_event(engine: "Engine", instance: "WorkflowInstance", type_: str, paylo
             msg = f"instance {instance.id!r} is {head.status} and takes no more events; send to one that is unfinished (S38)"
             raise InvalidStatusError(msg)
 
-    def decide(head: Head, _read: Callable[[], list[Entry]]) -> Sequence[Decision]:
+    def decide(head: Head, read: Callable[[], list[Entry]]) -> Sequence[Decision]:
         check(head)
+        _check_fits(History(read()), type_, payload, {})
         return [(Kind.EVENT, body, encoded.data)]
 
     live = _owned(engine, instance)
@@ -207,9 +208,18 @@ def send_event(engine: "Engine", instance: "WorkflowInstance", type_: str, paylo
         return
     with live.lock:
         check(live.history.head)
+        _check_fits(live.history, type_, payload, {key: wait.asked.schema for key, wait in live.waits.items()})
         live.record(Kind.EVENT, None, body, encoded.data, acked=_noted)
     engine.store.flush()
     engine.thread.post(live.events_changed)
+
+
+def _check_fits(history: History, type_: str, payload: Any, types: dict[StepKey, Any]) -> None:
+    """Refuse a payload that the wait it would go to does not take (S39)."""
+    waits = [s for s in history.steps.values() if s.state is StepState.WAITING and s.event_type == type_]
+    first = min(waits, key=lambda step: step.order, default=None)
+    if first is not None and first.body.get("schema") is not None:
+        schemas.check(first.body["schema"], payload, f"wait {str(first.key)!r}", types.get(first.key))
 
 
 def answer(engine: "Engine", instance: "WorkflowInstance", name: str, count: int, payload: Any, by: str | None) -> None:

@@ -19,8 +19,9 @@ from nbflow.engine.bodies import BODY, Body
 from nbflow.engine.calls import Call, StepCall
 from nbflow.engine.entrypoint import ReceivedEvent
 from nbflow.engine.loop import ACTIVATION
-from nbflow.engine.waits import Wait
+from nbflow.engine.waits import Asked, Wait
 from nbflow.errors import UsageError
+from nbflow.values import schemas
 
 if TYPE_CHECKING:
     from nbflow.engine.activation import Activation
@@ -106,7 +107,7 @@ class WorkflowStep:
             name: what the wait is known by.
             event_type: events are matched by it alone.
             timeout: a duration, at most 365 days.
-            schema: not yet in this version.
+            schema: what a payload must fit: a type, dataclass, TypedDict, Literal, enum, pydantic model or JSON schema (S39).
             prompt: what the panel asks.
 
         Returns:
@@ -117,20 +118,19 @@ class WorkflowStep:
             event_type = event_type.get("type", "")
         names.event_type(event_type)
         span = duration(timeout, what=f"timeout of wait {name!r}", at_most=YEAR)
-        if schema is not None:
-            msg = f"wait {name!r} has a schema=, which comes in a later version; check the payload in a step after it"
-            raise UsageError(msg)
+        described = None if schema is None else schemas.describe(schema, f"schema of wait {name!r}")
+        asked = Asked(event_type, span, prompt, described, schema)
         activation = self._activation
         self._refuse_in_body("wait_for_event", name)
         call, known = activation.open_call(StepType.WAIT, name)
         call.payload_of = partial(_received, activation, call)
         match _decision(activation, call, known, StepType.WAIT):
             case replay.WaitForEvent(due) if known is not None:
-                Wait(activation, call, event_type, due, known.started_at)
+                Wait(activation, call, asked, due, known.started_at)
             case replay.Open():
-                self._open_wait(call, event_type, span, prompt)
+                self._open_wait(call, asked)
             case replay.HoldForCancel():
-                call.begin = partial(self._open_wait, call, event_type, span, prompt)
+                call.begin = partial(self._open_wait, call, asked)
         return StepCall(activation, call)
 
     # -- the calls behind them ----------------------------------------------------------------------------------------
@@ -196,15 +196,18 @@ class WorkflowStep:
         timer = activation.engine.timers.at(until, over)
         call.cancel = timer.cancel
 
-    def _open_wait(self, call: Call, event_type: str, span: timedelta, prompt: str | None) -> None:
+    def _open_wait(self, call: Call, asked: Asked) -> None:
         activation = self._activation
         now = activation.engine.clock.now()
-        body: dict[str, Any] = {"order": call.order, "event_type": event_type, "due_at": (now + span).isoformat()}
-        if prompt is not None:
-            body["prompt"] = str(prompt)[:2000]
+        due = now + asked.span
+        body: dict[str, Any] = {"order": call.order, "event_type": asked.event_type, "due_at": due.isoformat()}
+        if asked.prompt is not None:
+            body["prompt"] = str(asked.prompt)[:2000]
+        if asked.described is not None:
+            body["schema"] = asked.described
         activation.unacked += 1
         activation.record(Kind.WAIT_STARTED, call.key, body, acked=activation.acked)
-        Wait(activation, call, event_type, now + span, now)
+        Wait(activation, call, asked, due, now)
         activation.engine.tell(activation.live, "waiting")
 
     # -- refusals -----------------------------------------------------------------------------------------------------

@@ -1,24 +1,42 @@
 """An open `wait_for_event`: it takes the first event of its type that was sent by its deadline, or times out (S34 to S37)."""
 
-from datetime import datetime
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
 
 from nbflow.core.history import EventRecord, History
 from nbflow.core.model import Kind
 from nbflow.engine.calls import Call
 from nbflow.engine.timers import Timer
 from nbflow.errors import EventTimeoutError
-from nbflow.values import failures
+from nbflow.values import codec, failures, schemas
 
 if TYPE_CHECKING:
     from nbflow.engine.activation import Activation
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a wait asks for.
+
+    Attributes:
+        described: the JSON schema of the payload, None for any.
+        schema: the type it was made from.
+    """
+
+    event_type: str
+    span: timedelta
+    prompt: str | None = None
+    described: dict[str, Any] | None = None
+    schema: Any = None
+
+
 class Wait:
     """One open `wait_for_event` call."""
 
-    def __init__(self, activation: "Activation", call: Call, event_type: str, due: datetime, started_at: datetime) -> None:
-        self.activation, self.call, self.event_type, self.due = activation, call, event_type, due
+    def __init__(self, activation: "Activation", call: Call, asked: Asked, due: datetime, started_at: datetime) -> None:
+        self.activation, self.call, self.asked, self.due = activation, call, asked, due
+        self.event_type = asked.event_type
         self.live = activation.live
         self.closing = False
         self._started_at = started_at.isoformat()
@@ -27,9 +45,25 @@ class Wait:
         self._timer: Timer | None = activation.engine.timers.at(due, self._time_is_up)
 
     def in_time(self, history: History) -> EventRecord | None:
-        """The event this wait would take: the first of its type, if it was sent by the deadline (S37)."""
+        """The event this wait would take: the first of its type, if it was sent by the deadline (S37).
+
+        One that does not fit the schema is set aside with a note, and stays visible among the events (S39).
+        """
+        while (unfit := self._unfit(history)) is not None:
+            event, why = unfit
+            body = {"event_id": event.event_id, "step": str(self.call.key), "why": why}
+            self.live.record(Kind.SET_ASIDE, None, body, acked=_noted)
         first = next(iter(history.buffered(self.event_type)), None)
         return first if first is not None and first.sent_at <= self.due else None
+
+    def _unfit(self, history: History) -> tuple[EventRecord, str] | None:
+        if self.asked.described is None:
+            return None
+        first = next(iter(history.buffered(self.event_type)), None)
+        if first is None:
+            return None
+        found = schemas.problems(self.asked.described, codec.decode(first.value, self.live.files), self.asked.schema)
+        return (first, "; ".join(f"{path or 'payload'}: {message}" for path, message in found)) if found else None
 
     def _time_is_up(self) -> None:
         """The deadline has passed: look at what others sent in time before deciding (S37)."""
@@ -68,3 +102,7 @@ class Wait:
             "sent_by": event.sent_by,
         } | {name: event.body[name] for name in ("preview", "json", "output_type") if name in event.body}
         self.activation.ended(Kind.WAIT_FINISHED, self.call, body, event.value)
+
+
+def _noted() -> None:
+    """Acknowledged; nobody waits for this entry in particular, but it must be synced."""

@@ -65,12 +65,12 @@ class MemoryStore:
     def claim(
         self, created_seqs: Sequence[int], owner: Owner, by: str, *, force: bool = False
     ) -> dict[int, list[Entry]]:
-        """Take over what nobody runs; in memory there is no other engine to run it."""
+        """Take over what nobody runs; entries put here by hand may be those of an engine that is gone."""
         claimed: dict[int, list[Entry]] = {}
         with self._lock:
             for seq in created_seqs:
                 head = self._heads.get(seq)
-                if head is None or head.deleted or (head.owner is not None and not force):
+                if head is None or head.deleted or (head.owner is not None and self.alive(head.owner)):
                     continue
                 self._add(Kind.CLAIMED, seq, head.token + 1, claim_body(owner, by), None)
                 claimed[seq] = list(self._by_instance[seq])

@@ -50,11 +50,13 @@ def find_class(reference: str) -> type | None:
     """The class of that name in the modules that are loaded now; module `__getattr__` is not asked."""
     module, _, qualname = reference.partition(":")
     place: Any = sys.modules.get(module)
+    if not isinstance(place, types.ModuleType):
+        return None
     for name in qualname.split("."):
-        place = None if place is None else vars(place).get(name)
-        if place is not None and not isinstance(place, type):
+        place = vars(place).get(name)
+        if not isinstance(place, type):
             return None
-    return place if isinstance(place, type) else None
+    return place  # type: ignore[no-any-return]
 
 
 def needed_class(reference: str, fits: Callable[[type], bool], kind: str) -> type:

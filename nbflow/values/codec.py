@@ -93,6 +93,9 @@ def encode(value: Any, files: ArtifactFolder | None, *, allow_pickle: bool = Fal
     except RecursionError:
         deep = Refused(type_name(cls), "it is nested too deeply for the call stack here", "return a flat form")
         raise deep.error() from None
+    except RuntimeError as error:  # a dict, set or deque that another thread changes while we walk it
+        changed = Refused(type_name(cls), f"it changed while it was stored ({error})", "return a copy of it")
+        raise changed.error() from error
 
 
 def decode(data: bytes, files: ArtifactFolder | None, *, allow_pickle: bool = False) -> Any:
@@ -101,8 +104,7 @@ def decode(data: bytes, files: ArtifactFolder | None, *, allow_pickle: bool = Fa
     Raises:
         UndecodableError: its class, library or file is not there now (S17), or it is a pickle and *allow_pickle* is off.
     """
-    kind = data[0]
-    if kind == _JSON:
+    if data[:1] == b"j":
         return _from_json(data[1:])
     try:
         return Reader(files, allow_pickle=allow_pickle).value(_from_json(data[1:]))

@@ -24,7 +24,8 @@ from nbflow.values.nodes import type_name
 Record = dict[str, Any]
 
 LIMIT = 64_000
-_MESSAGE, _TRACEBACK, _ATTRIBUTE, _ATTRIBUTES, _FRAMES, _CHAIN, _GROUP = 16_000, 16_000, 8_000, 16_000, 20, 4, 20
+_MESSAGE, _TRACEBACK, _ARGS, _ATTRIBUTE, _ATTRIBUTES, _FRAMES, _CHAIN, _GROUP = 16_000, 16_000, 20_000, 8_000, 16_000, 20, 4, 20
+_COPY = "__nbflow_copy__"
 _OURS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 _DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 # what BaseException itself holds is recorded by name; characters_written is an OSError's count for non-blocking writes
@@ -57,6 +58,9 @@ def record_error(error: BaseException) -> Record:
             record["attributes"] = {}
         elif drop == "frames":
             record["frames"] = []
+        elif drop == "exceptions" and drop in record:
+            record["left_out"] += len(record["exceptions"])
+            record["exceptions"] = []
         else:
             record.pop(drop, None)
     for text in ("traceback", "message"):
@@ -80,6 +84,7 @@ def _shorten(record: Record, limit: int) -> None:
     """Cut the tracebacks of causes and group members: the outer one repeats them."""
     for part in (*record.get("exceptions", ()), *([record["cause"]] if "cause" in record else [])):
         part["traceback"] = _clean(part["traceback"], limit, tail=True)
+        part["message"] = _clean(part["message"], limit)
         part["frames"] = part["frames"][-3:]
         _shorten(part, limit)
 
@@ -185,9 +190,9 @@ def _stack(error: BaseException) -> str:
 def _add_state(error: BaseException, record: Record) -> None:
     """Record args and attributes, as far as they can be stored and are not too large."""
     kept: dict[str, str] = {}
-    lost: list[str] = []
+    lost: list[str] = list(_copied(error)[1])
     if not isinstance(error, BaseExceptionGroup):
-        stored = _stored(error.args)
+        stored = _stored(error.args, _ARGS)
         if stored is None:
             lost.append("args")
         else:
@@ -200,7 +205,7 @@ def _add_state(error: BaseException, record: Record) -> None:
         else:
             kept[_clean(name, 200)] = stored
             room -= len(stored)
-    record["attributes"], record["lost"] = kept, sorted(lost)[:100]
+    record["attributes"], record["lost"] = kept, sorted(set(lost))[:100]
 
 
 def _attributes(error: BaseException) -> dict[str, Any]:
@@ -215,21 +220,25 @@ def _attributes(error: BaseException) -> dict[str, Any]:
                     found[name] = member.__get__(error, type(error))
                 except Exception:  # noqa: BLE001 - an unset field
                     continue
-    try:
-        found.update(object.__getattribute__(error, "__dict__"))
-    except AttributeError:
-        pass
+    found.update(_copied(error)[0])
+    found.update(object.__getattribute__(error, "__dict__"))
     return {name: value for name, value in found.items() if type(name) is str and name not in _NOT_ATTRIBUTES - {"message"}}
 
 
-def _stored(value: Any) -> str | None:
+def _copied(error: BaseException) -> tuple[dict[str, Any], list[str]]:
+    """Of a copy that `decode_error` made: what its class holds in place of slots, and what was lost before."""
+    kept, lost = vars(type(error)).get(_COPY, ({}, []))
+    return kept, lost
+
+
+def _stored(value: Any, limit: int = _ATTRIBUTE) -> str | None:
     try:
         data = encode(value, None, with_preview=False).data
     except NotSerialisableError:
         return None
     except Exception:  # noqa: BLE001 - objects that change or fail while they are looked at are lost, not fatal
         return None
-    return data.decode() if len(data) <= _ATTRIBUTE else None
+    return data.decode() if len(data) <= limit else None
 
 
 def decode_error(record: Record, *, step: str, attempts: int) -> BaseException:
@@ -237,19 +246,21 @@ def decode_error(record: Record, *, step: str, attempts: int) -> BaseException:
 
     Args:
         record: what `record_error` made.
-        step: the step's name, for the note.
+        step: the step's name, for the note; no note without it.
         attempts: how often it was tried.
     """
-    error = _copy(record)
+    error = _copy({"type": "", "module": "", "qualname": "", "message": "", **record})
     if isinstance(error, _STOPS):
         text = f"step {step!r} raised {type(error).__name__}" + (f": {record['message']}" if record["message"] else "")
         wrapped = RuntimeError(text)
         wrapped.__cause__ = error
         error = wrapped
     elif not isinstance(error, Exception):
-        error = _step_error(record)
+        error = _step_error({"type": "", "message": "", **record})
+    if not step:
+        return error
     tries = "1 attempt" if attempts == 1 else f"{attempts} attempts"
-    original = f"; the error was a '{record['type']}'" if type(error) is StepError else ""
+    original = f"; the error was a '{error.type}'" if type(error) is StepError else ""
     _set_notes(error, [*record.get("notes", ()), f"step {step!r} failed after {tries}{original}"])
     return error
 
@@ -343,10 +354,12 @@ def _twin(cls: Any, record: Record, state: dict[str, Any], lost: list[str]) -> B
         "__getattr__": missing,
     }
     own: dict[str, Any] = {}
+    hiding: dict[str, Any] = {}
     for name, value in state.items():
         if name != "args":
             # a slot or a C field would hide what is in the instance's __dict__; the class of the copy hides the slot
-            (namespace if hasattr(type(_class_member(cls, name)), "__set__") else own)[name] = value
+            (hiding if hasattr(type(_class_member(cls, name)), "__set__") else own)[name] = value
+    namespace |= {**hiding, _COPY: (hiding, lost)}
     for name in lost:
         if name != "args" and hasattr(type(_class_member(cls, name)), "__set__"):
             namespace[name] = property(functools.partial(missing, name=name))

@@ -251,7 +251,7 @@ def type_name(cls: type) -> str:
     if module in ("builtins", "__main__"):
         return name
     root = module.partition(".")[0]
-    if module != root and vars(sys.modules.get(root, object)).get(name) is cls:
+    if module != root and getattr(sys.modules.get(root), "__dict__", {}).get(name) is cls:
         return f"{root}.{name}"
     return f"{module}.{name}"
 

@@ -13,7 +13,7 @@ from tests.bench.bare import Bare
 from tests.bench.load_ext import load_ext
 from tests.bench.measure import Measured, in_turns, ratios, table
 from tests.bench.resume import Resume
-from tests.bench.steps import Steps, entries_in, steps_in
+from tests.bench.steps import Steps, steps_in
 
 ENTRIES = 100_000
 
@@ -39,49 +39,41 @@ def throughput(steps: Steps, rounds: int) -> Iterator[Measured]:
 
 
 def growth(folder: Path, rounds: int) -> Iterator[Measured]:
-    with steps_in(folder / "full") as full:
-        full.fill(ENTRIES)
-    entries = entries_in(folder / "full")
-    found: dict[str, list[float]] = {"full": [], "empty": []}
-    for turn in range(rounds):
-        # Opened anew, so that the empty one stays empty; the full one is as full each time.
-        (folder / f"empty{turn}").mkdir()
-        for name, where in (("empty", f"empty{turn}"), ("full", "full")):
-            path = folder / where / "history.duckdb"
-            found[name].append(in_engine(path))
-    yield Measured(f"one step with {entries:,} entries ÷ in an empty file", ratios(found["full"], found["empty"]), "×", 1.1)
-
-
-def in_engine(path: Path) -> float:
-    from nbflow import Engine
-
-    with Engine(path, notebook="bench.ipynb") as engine:
-        steps = Steps(engine)
-        steps.sequential_async()
-        return min(steps.sequential_async() for _ in range(3))
+    with steps_in(folder / "full") as full, steps_in(folder / "empty") as empty:
+        entries = full.fill(ENTRIES)
+        found = in_turns(rounds, full=full.sequential_async, empty=empty.sequential_async)
+    what = f"one step with {entries:,} entries in the file ÷ in a new file"
+    yield Measured(what, ratios(found["full"], found["empty"]), "×", 1.1)
 
 
 def report(folder: Path, rounds: int) -> Iterator[Measured]:
     bare = Bare(folder)
     with steps_in(folder / "steps") as steps:
         yield from step_costs(steps, bare, rounds)
-        yield from throughput(steps, rounds)
+        yield from throughput(steps, min(rounds, 7))
     bare.close()
     resume = Resume(folder / "resume")
-    yield Measured("resume 1,000 finished steps up to the first new body", in_turns(rounds, it=resume.up_to_new_body)["it"], "ms", 20)
+    yield Measured(
+        "resume 1,000 finished steps up to the first new body",
+        in_turns(min(rounds, 7), it=resume.up_to_new_body)["it"],
+        "ms",
+        20,
+    )
     yield from growth(folder, rounds)
-    found = in_turns(rounds, it=lambda: load_ext(folder / "kernel"))["it"]
+    found = in_turns(min(rounds, 5), it=lambda: load_ext(folder))["it"]
     yield Measured("%load_ext nbflow in a new kernel", found, "ms", 250)
 
 
 def main() -> None:
     """Print the report as it comes, then as a table."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=7, help="how often each measure is taken in turn (7)")
+    parser.add_argument("--rounds", type=int, default=15, help="how often each measure is taken in turn (15)")
     parser.add_argument("--dir", default=".", help="where the files are written: the disk that is measured (.)")
     asked = parser.parse_args()
     load = f"load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
-    print(f"Python {platform.python_version()}, DuckDB {duckdb.__version__}, {os.cpu_count()} cores, {load}, {asked.rounds} rounds\n")
+    print(
+        f"Python {platform.python_version()}, DuckDB {duckdb.__version__}, {os.cpu_count()} cores, {load}, {asked.rounds} rounds\n"
+    )
     rows = [["", "median", "min – max", "budget", ""]]
     with tempfile.TemporaryDirectory(prefix=".bench-", dir=asked.dir) as folder:
         for measured in report(Path(folder).resolve(), max(1, asked.rounds)):

@@ -6,8 +6,8 @@ from time import perf_counter
 
 import duckdb
 
-APPENDS = 300
-COMMITS = 100
+APPENDS = 100
+COMMITS = 30
 LINE = b"x" * 249 + b"\n"
 
 

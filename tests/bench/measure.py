@@ -67,6 +67,8 @@ def table(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = []
     for row in rows:
-        cells = [cell.rjust(width) if 0 < column < 4 else cell.ljust(width) for column, (cell, width) in enumerate(zip(row, widths))]
+        cells = [
+            cell.rjust(width) if 0 < column < 4 else cell.ljust(width) for column, (cell, width) in enumerate(zip(row, widths))
+        ]
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)

@@ -8,7 +8,7 @@ from time import perf_counter
 
 from nbflow import Engine, WorkflowEntrypoint
 
-SEQUENTIAL = 300
+SEQUENTIAL = 100
 GATHERED = 1_000
 INSTANCES, STEPS = 100, 20
 
@@ -58,6 +58,7 @@ class Steps:
     """The measures on one engine."""
 
     def __init__(self, engine: Engine) -> None:
+        self._engine = engine
         self._sequential = engine.register(Sequential)
         self._gathered = engine.register(Gathered)
         self._short = engine.register(Short)
@@ -78,10 +79,11 @@ class Steps:
         times = made.outputs()
         return INSTANCES * STEPS / (max(ended for _, ended in times) - min(started for started, _ in times))
 
-    def fill(self, entries: int) -> None:
-        """Put that many entries and a few more into the history."""
-        for _ in range(entries // 5_000):
+    def fill(self, entries: int) -> int:
+        """Put at least that many entries into the history's file; how many there are then."""
+        while (found := self._engine.sql("select count(*) from history").fetchall()[0][0]) < entries:
             self._run(self._gathered, {"count": 5_000})
+        return found
 
     def _run(self, workflow, params) -> float:
         instance = workflow.create(params=params)
@@ -94,9 +96,3 @@ def steps_in(folder: Path) -> Iterator[Steps]:
     folder.mkdir()
     with Engine(folder / "history.duckdb", notebook="bench.ipynb") as engine:
         yield Steps(engine)
-
-
-def entries_in(folder: Path) -> int:
-    """How many entries a store has."""
-    with Engine(folder / "history.duckdb", notebook="bench.ipynb") as engine:
-        return engine.sql("select count(*) from history").fetchall()[0][0]

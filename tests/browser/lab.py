@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CHROMIUM = os.environ.get("NBFLOW_TEST_CHROMIUM", "/usr/bin/chromium")
 QUIET = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-component-update"]
 TOKEN = "nbflow-tests"
-PATIENCE = 30_000
+PATIENCE = 20_000
 
 
 @dataclass(frozen=True)

@@ -222,5 +222,6 @@ def test_the_saved_notebook_shows_the_twin_above_the_panel(notebook) -> None:
     panel.await_live()
     panel.button("Approve").click()
     panel.await_word("Complete")
-    expect(notebook.cell(1).locator(".jp-OutputArea-output").first).to_contain_text("✓ complete", timeout=PATIENCE)
+    outputs = notebook.cell(1).locator(".jp-OutputArea-output")
+    expect(outputs.filter(has_text="✓ complete")).to_have_count(1, timeout=PATIENCE)
     assert notebook.cell(1).locator(".nbflow").count() == 1

@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+import time
 
 import pexpect
 import pytest
@@ -77,6 +78,7 @@ def test_ctrl_c_ends_the_wait_and_leaves_the_instance_alone(terminal):
     held = "%%workflow h1 --as inst --wait\nclass Held(WorkflowEntrypoint):\n    async def run(self, event, step):\n        return await step.do('hold', go.wait, 60)\n"
     terminal.sendline(f"_ran = get_ipython().run_cell({held!r}, store_history=True)")
     terminal.expect("new instance h1")
+    time.sleep(1)
     terminal.sendintr()
     terminal.expect(r"In \[\d+\]: ", timeout=5)
     assert "stopped waiting for 'h1'; it keeps running" in terminal.before

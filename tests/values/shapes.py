@@ -12,7 +12,7 @@ import pydantic
 class Colour(enum.Enum):
     RED = 1
     GREEN = "g"
-    CRIMSON = 1
+    CRIMSON = 1  # noqa: PIE796 - an alias
 
 
 class Level(enum.IntEnum):
@@ -39,7 +39,7 @@ class Point(NamedTuple):
     y: Any = 0
 
 
-Pair = namedtuple("Pair", "left right")
+Pair = namedtuple("Pair", "left right")  # noqa: PYI024 - the old way is met, too
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 import io
 
-import matplotlib
+import matplotlib as mpl
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,7 +14,7 @@ from nbflow.errors import NotSerialisableError, UsageError
 from nbflow.values.codec import decode, encode
 from nbflow.values.image import Image
 
-matplotlib.use("Agg")
+mpl.use("Agg")
 DTYPES = [
     *"?bBhHiIqQefdgFDG",
     "M8[D]",

@@ -95,10 +95,9 @@ def test_isinstance_text_args_and_attributes_are_kept():
     with pytest.raises(AttributeError, match="was not kept"):
         error.url  # noqa: B018
     assert not hasattr(error, "anything")
-    try:
+    with pytest.raises(Http) as caught:
         raise error
-    except Http as caught:
-        assert caught is error
+    assert caught.value is error
 
 
 def test_a_note_names_step_and_attempts():
@@ -304,6 +303,31 @@ def test_a_copy_can_be_printed_noted_and_raised_again():
     again = copy(error, step="outer", attempts=1)
     assert isinstance(again, FrozenError)
     assert again.__notes__[-1] == "step 'outer' failed after 1 attempt"
+
+
+@pytest.mark.parametrize(
+    "error", [OwnOs("/x"), FrozenError(1, (2,)), Http(503, object()), ValueError("v")], ids=lambda e: type(e).__name__
+)
+def test_a_copy_recorded_again_is_the_same_copy(error):
+    first = record_error(copy(error))
+    assert {**first, "notes": [], "traceback": ""} == {**record_error(copy(copy(error))), "notes": [], "traceback": ""}
+    again = copy(copy(error))
+    assert isinstance(again, type(error))
+    for name in ("errno", "filename", "status", "code"):
+        assert getattr(again, name, None) == getattr(error, name, None)
+    if isinstance(error, Http):
+        with pytest.raises(AttributeError, match="'response' was not kept"):
+            again.response  # noqa: B018
+
+
+def test_an_empty_record_gives_a_step_error_and_no_step_no_note():
+    assert type(decode_error({}, step="s", attempts=1)) is StepError
+    assert not hasattr(decode_error(record_error(ValueError("x")), step="", attempts=0), "__notes__")
+
+
+def test_a_long_message_is_exact_up_to_16000_characters():
+    assert str(copy(ValueError("x" * 16_000))) == "x" * 16_000
+    assert type(copy(ValueError("x" * 16_000))) is ValueError
 
 
 def test_the_notebook_side_can_name_files(monkeypatch):

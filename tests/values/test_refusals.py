@@ -153,6 +153,23 @@ def test_a_deep_call_stack_gives_the_same_error():
         descend(sys.getrecursionlimit() - 250)
 
 
+class Growing(collections.UserDict):
+    pass
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_value_that_changes_while_it_is_stored_is_refused():
+    value: dict = {1: Growing()}
+
+    def grow(_):
+        value[len(value) + 1] = 1
+        return 1
+
+    register_codec(Growing, grow, lambda _: Growing())
+    with pytest.raises(NotSerialisableError, match="it changed while it was stored"):
+        encode(value, None)
+
+
 def test_values_over_the_limit_are_refused(files, monkeypatch):
     with pytest.raises(NotSerialisableError, match=r"2,147,483,904 bytes are more than 2,147,483,648"):
         encode(np.zeros((1 << 31) + 256, dtype="u1"), files)

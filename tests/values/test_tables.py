@@ -158,7 +158,7 @@ class Geo(pd.DataFrame):
 
 
 def test_a_subclass_of_a_frame_is_refused_by_name():
-    with pytest.raises(NotSerialisableError, match="cannot store a 'tests.values.test_tables.Geo'"):
+    with pytest.raises(NotSerialisableError, match=r"cannot store a 'tests\.values\.test_tables\.Geo'"):
         encode(Geo({"a": [1]}), None)
 
 
