@@ -97,7 +97,7 @@ def _click_command(command: Command) -> click.Command:
     ]
 
     @click.pass_obj
-    def act(shell: Shell, **given: Any) -> None:
+    def act(shell: Shell, /, **given: Any) -> None:
         sys.exit(_guarded(lambda: _run(shell, command, given)))
 
     return click.Command(command.name, params=params, callback=act, help=command.help[:1].upper() + command.help[1:] + ".")

@@ -4,6 +4,7 @@ Nobody clicks here, so the notebook's own cell gives the answer. Every claim tha
 hold makes the exit code 1. The history and the vectors stay in `.demo/`, to be opened in JupyterLab afterwards.
 """
 
+import argparse
 import ast
 import os
 import re
@@ -18,26 +19,25 @@ import nbformat
 from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import KernelManager
 
-NOTEBOOK = Path(__file__).with_name("01_ingest.ipynb")
-FOLDER = Path(__file__).resolve().parents[1] / ".demo"
-BODIES = FOLDER / "bodies.log"
-KERNEL_LOG = FOLDER / "kernel.log"
+NOTEBOOK = Path(__file__).resolve().with_name("01_ingest.ipynb")
+FOLDER = NOTEBOOK.parents[1] / ".demo"
+BODIES, LOG = "bodies.log", "kernels.log"
 TIMEOUT = 300  # seconds for one cell
 
 # Run after the notebook's functions are defined: each call of a body leaves a line when it begins and one when it ends, in a
 # file, so that lines of a killed kernel are kept.
-COUNT = f"""
+COUNT = """
 def _counted(body):
     import functools, os
 
     @functools.wraps(body)
     def counted(*args):
-        name = f"{{body.__name__}}({{args[-1] if args else ''}})"
-        log = os.open({str(BODIES)!r}, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        name = f"{body.__name__}({args[-1] if args else ''})"
+        log = os.open("bodies.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
-            os.write(log, f"began {{name}}\\n".encode())
+            os.write(log, f"began {name}\\n".encode())
             value = body(*args)
-            os.write(log, f"ended {{name}}\\n".encode())
+            os.write(log, f"ended {name}\\n".encode())
         finally:
             os.close(log)
         return value
@@ -61,15 +61,15 @@ class CellFailed(Exception):
 class Kernel:
     """One kernel process in the demo's folder, spoken to as papermill does it: nobody can be asked."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
         self._manager = KernelManager(kernel_name="python3")
         argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
         self._manager._kernel_spec = KernelSpec(argv=argv, display_name="Python 3", language="python")
         # The name that JupyterLab gives: the notebook opened there later is the same notebook to nbflow.
         env = {name: value for name, value in os.environ.items() if not name.startswith("NBFLOW_")}
         env |= {"JPY_SESSION_NAME": NOTEBOOK.name, "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
-        with KERNEL_LOG.open("ab") as log:
-            self._manager.start_kernel(cwd=str(FOLDER), env=env, stderr=log)
+        with (folder / LOG).open("ab") as log:
+            self._manager.start_kernel(cwd=str(folder), env=env, stderr=log)
         self._client = self._manager.blocking_client()
         self._client.start_channels()
         self._client.wait_for_ready(timeout=60)
@@ -121,7 +121,7 @@ class Kernel:
     def stop(self) -> None:
         self._client.stop_channels()
         if self._manager.has_kernel:
-            self._manager.shutdown_kernel(now=not self._manager.is_alive())
+            self._manager.shutdown_kernel(now=True)
         self._manager.cleanup_resources()
 
 
@@ -132,8 +132,10 @@ class Story:
         self._started = time.monotonic()
         self.broken: list[str] = []
 
-    def tell(self, text: str) -> None:
+    def tell(self, text: str, shown: str = "") -> None:
         print(f"{time.monotonic() - self._started:5.1f} s  {text}", flush=True)
+        for line in shown.splitlines():
+            print(f"         │ {line}".rstrip(), flush=True)
 
     def claim(self, holds: bool, text: str) -> None:
         print(f"         {'✓' if holds else '✗ NOT TRUE:'} {text}", flush=True)
@@ -141,116 +143,146 @@ class Story:
             self.broken.append(text)
 
 
-def bodies(what: str) -> Counter:
-    """How often each body began or ended so far."""
-    lines = BODIES.read_text().splitlines() if BODIES.exists() else []
-    return Counter(name for kind, _, name in (line.partition(" ") for line in lines) if kind == what)
+class Demo:
+    """One run of the story in one folder."""
+
+    def __init__(self, notebook: Path, folder: Path) -> None:
+        self._folder, self._story = folder, Story()
+        shutil.copy(notebook, folder / NOTEBOOK.name)
+        cells = nbformat.read(notebook, as_version=4).cells
+        sources = {cell.id: cell.source for cell in cells if cell.cell_type == "code"}
+        names = list(sources)
+        at = names.index("workflow")
+        self._before = [*(sources[name] for name in names[:at]), COUNT]
+        self._workflow = sources["workflow"]
+        self._after = {name: sources[name] for name in names[at + 1 :]}
+        self._batches = int(re.search(r'"batches": (\d+)', self._workflow)[1])
+
+    def run(self) -> list[str]:
+        """Tell the story; gives the claims that did not hold."""
+        kernel = Kernel(self._folder)
+        try:
+            self._until_killed(kernel)
+            kernel = Kernel(self._folder)
+            self._again(kernel)
+        finally:
+            kernel.stop()
+        return self._story.broken
+
+    def _until_killed(self, kernel: Kernel) -> None:
+        story = self._story
+        story.tell(f"kernel {kernel.pid} runs {NOTEBOOK.name}: load documents, chunk, embed in {self._batches} steps")
+        for source in self._before:
+            kernel.run(source)
+        kernel.send(self._workflow)
+        self._wait_for_batch(self._batches // 3 + 1)
+        kernel.kill()
+        began, ended = self._bodies("began"), self._bodies("ended")
+        cut = [name for name in began if began[name] > ended[name]]
+        what = f"{began.total()} bodies had begun, {ended.total()} had ended; cut off: {', '.join(cut) or 'none'}"
+        story.tell(f"SIGKILL. {what}")
+
+    def _again(self, kernel: Kernel) -> None:
+        story, after = self._story, dict(self._after)
+        story.tell(f"kernel {kernel.pid} runs the same cells again")
+        for source in self._before:
+            kernel.run(source)
+        recorded = kernel.value(RECORDED)
+        story.tell(f"the history has {len(recorded)} finished steps")
+        said = kernel.run(self._workflow)
+        story.tell("the workflow cell says:", said)
+        from_history = kernel.value(FROM_HISTORY)
+        kernel.run(after.pop("approve"))
+        story.tell("nobody clicks here: the notebook's next cell has sent the approval")
+        output = ast.literal_eval(kernel.run(after.pop("output")))
+        story.tell(f"complete: {output}")
+        found = kernel.run(after.pop("search"))
+        story.tell("search for 'merge two tables on a key column':", found)
+        for source in after.values():
+            kernel.run(source)
+        story.tell("counted:")
+        self._check_bodies(kernel, recorded, from_history, said)
+        self._check_vectors(kernel, output, found)
+
+    def _check_bodies(self, kernel: Kernel, recorded: list, from_history: int, said: str) -> None:
+        claim, batches = self._story.claim, self._batches
+        began = self._bodies("began")
+        steps = kernel.value(STEPS)
+        embedded = sum(name == "embed" for name, _ in recorded)
+        claim(0 < embedded < batches, f"the kill fell into the embedding: {embedded} of {batches} batches were recorded")
+        claim(
+            from_history == len(recorded) > 0 and f"{from_history} steps from history" in said,
+            f"{len(recorded)} steps were finished before the kill, {from_history} came from history; the cell says so",
+        )
+        twice = [step for step in recorded if began[self._body_of(*step)] != 1]
+        claim(not twice, f"{len(twice)} finished bodies ran twice")
+        cut = began.total() - len(steps)
+        claim(
+            cut in (0, 1), f"{began.total()} bodies began for {len(steps)} steps: {cut} was cut off by the kill and began again"
+        )
+        claim(len(steps) == batches + 3, f"{len(steps)} steps, each recorded once: load, chunk, {batches} × embed, publish")
+
+    def _check_vectors(self, kernel: Kernel, output: dict, found: str) -> None:
+        claim = self._story.claim
+        rows, distinct, kind, chunks = kernel.value(VECTORS)
+        complete = rows == distinct == chunks == output["published"]
+        claim(complete, f"{rows:,} vectors ({kind}) for {chunks:,} chunks: none is missing, none is there twice")
+        claim("pandas.merge" in found, "the search finds what it should")
+
+    def _bodies(self, what: str) -> Counter:
+        """How often each body began or ended so far."""
+        path = self._folder / BODIES
+        lines = path.read_text().splitlines() if path.exists() else []
+        return Counter(name for kind, _, name in (line.partition(" ") for line in lines) if kind == what)
+
+    def _body_of(self, name: str, count: int) -> str:
+        """The body that a recorded step ran, as the log names it."""
+        others = {"load": "load_docs()", "chunk": f"store_chunks({self._batches})", "publish": "publish()"}
+        return others.get(name, f"embed_batch({count - 1})")
+
+    def _wait_for_batch(self, number: int) -> None:
+        """Return when the body of that batch has begun, so that the kill falls into it."""
+        end = time.monotonic() + TIMEOUT
+        while sum(count for name, count in self._bodies("began").items() if name.startswith("embed_batch")) < number:
+            if time.monotonic() > end:
+                raise CellFailed(f"batch {number} did not begin within {TIMEOUT} s")
+            time.sleep(0.002)
 
 
-def body_of(name: str, count: int, batches: int) -> str:
-    """The body that a recorded step ran, as the log names it."""
-    return {"load": "load_docs()", "chunk": f"store_chunks({batches})", "publish": "publish()"}.get(name, f"embed_batch({count - 1})")
+def how_to_open(folder: Path) -> str:
+    """The commands that open it in JupyterLab."""
+    jupyter = Path(sys.executable).with_name("jupyter")
+    within = folder.parent in jupyter.parents  # then a path that survives moving the project reads better
+    command = os.path.relpath(jupyter, folder) if within else str(jupyter)
+    return (
+        f"The history is in {os.path.relpath(folder)}/.nbflow. To see it with the panel, and to click Approve yourself:\n\n"
+        f"    cd {os.path.relpath(folder)} && {command} lab {NOTEBOOK.name}\n\n"
+        f"Run all cells: everything comes from history. With --again on the %%workflow line a new instance starts."
+    )
 
 
 def main() -> int:
     """Run the story; gives the exit code."""
-    shutil.rmtree(FOLDER, ignore_errors=True)
-    FOLDER.mkdir()
-    shutil.copy(NOTEBOOK, FOLDER)
-    cells = {cell.id: cell.source for cell in nbformat.read(NOTEBOOK, as_version=4).cells if cell.cell_type == "code"}
-    workflow = list(cells).index("workflow")
-    before = [*list(cells.values())[:workflow], COUNT]
-    after = {name: source for name, source in list(cells.items())[workflow + 1 :]}
-    batches = int(re.search(r'"batches": (\d+)', cells["workflow"])[1])
-    story = Story()
-
-    kernel = Kernel()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, help="where it happens, new or empty; .demo in the project, emptied, by default")
+    parser.add_argument("--notebook", type=Path, default=NOTEBOOK, help="another version of the notebook")
+    asked = parser.parse_args()
+    if asked.folder is None:
+        shutil.rmtree(FOLDER, ignore_errors=True)
+    folder = (asked.folder or FOLDER).resolve()
+    folder.mkdir(exist_ok=True)
+    if any(folder.iterdir()):
+        parser.error(f"{str(folder)!r} is not empty")
     try:
-        story.tell(f"kernel {kernel.pid} runs {NOTEBOOK.name}: load documents, chunk, embed in {batches} steps")
-        for source in before:
-            kernel.run(source)
-        kernel.send(cells["workflow"])
-        wait_for_batch(batches // 3 + 1)
-        kernel.kill()
-        began, ended = bodies("began"), bodies("ended")
-        cut = [name for name in began if began[name] > ended[name]]
-        story.tell(f"SIGKILL. {began.total()} bodies had begun, {ended.total()} had ended; cut off: {', '.join(cut) or 'none'}")
-
-        kernel = Kernel()
-        story.tell(f"kernel {kernel.pid} runs the same cells again")
-        for source in before:
-            kernel.run(source)
-        recorded = kernel.value(RECORDED)
-        story.tell(f"the history has {len(recorded)} finished steps")
-        shown = kernel.run(cells["workflow"])
-        story.tell("the workflow cell says:")
-        print(indented(shown))
-        from_history = kernel.value(FROM_HISTORY)
-        story.claim(f"{from_history} steps from history" in shown, f"the cell says it: {from_history} steps came from history")
-
-        kernel.run(after.pop("approve"))
-        story.tell("nobody clicks here, so the notebook's own cell has sent the approval")
-        output = ast.literal_eval(kernel.run(after.pop("output")))
-        story.tell(f"complete: {output}")
-        found = kernel.run(after.pop("search"))
-        story.tell("search 'merge two tables on a key column':")
-        print(indented(found))
-        for source in after.values():
-            kernel.run(source)
-        check(story, kernel, recorded, from_history, output, found, batches)
+        broken = Demo(asked.notebook, folder).run()
     except CellFailed as error:
-        print(f"\na cell failed: {error}", file=sys.stderr)
+        print(f"\na cell failed: {error}\nthe kernels' log is {folder / LOG}", file=sys.stderr)
         return 1
-    finally:
-        kernel.stop()
-    return verdict(story)
-
-
-def wait_for_batch(number: int) -> None:
-    """Return when the body of that batch has begun, so that the kill falls into it."""
-    end = time.monotonic() + TIMEOUT
-    while sum(count for name, count in bodies("began").items() if name.startswith("embed_batch")) < number:
-        if time.monotonic() > end:
-            raise CellFailed(f"batch {number} did not begin within {TIMEOUT} s; see {KERNEL_LOG}")
-        time.sleep(0.002)
-
-
-def check(story: Story, kernel: Kernel, recorded: list, from_history: int, output: dict, found: str, batches: int) -> None:
-    """Hold every claim against what was counted."""
-    story.tell("counted:")
-    began = bodies("began")
-    steps = kernel.value(STEPS)
-    repeated = [step for step in recorded if began[body_of(*step, batches)] != 1]
-    embedded = sum(name == "embed" for name, _ in recorded)
-    cut_off = began.total() - len(steps)
-    story.claim(0 < embedded < batches, f"the kill fell into the embedding: {embedded} of {batches} batches were recorded")
-    story.claim(from_history == len(recorded), f"{len(recorded)} steps were finished before the kill, {from_history} came from history")
-    story.claim(not repeated, f"{len(repeated)} finished bodies ran twice")
-    story.claim(
-        cut_off in (0, 1), f"{began.total()} bodies began for {len(steps)} steps: {cut_off} was cut off by the kill and began again"
-    )
-    story.claim(len(steps) == batches + 3, f"{len(steps)} steps, each recorded once: load, chunk, {batches} × embed, publish")
-    rows, distinct, kind, chunks = kernel.value(VECTORS)
-    story.claim(
-        rows == distinct == chunks == output["published"], f"{rows:,} vectors ({kind}) for {chunks:,} chunks, none missing, none double"
-    )
-    story.claim("merge" in found.splitlines()[1], "the search finds what it should")
-
-
-def verdict(story: Story) -> int:
-    if story.broken:
-        print(f"\n{len(story.broken)} claims did not hold; the kernels' log is {KERNEL_LOG}", file=sys.stderr)
+    if broken:
+        print(f"\nnot true: {'; '.join(broken)}\nthe kernels' log is {folder / LOG}", file=sys.stderr)
         return 1
-    jupyter = os.path.relpath(Path(sys.executable).parent / "jupyter", FOLDER)
-    folder = os.path.relpath(FOLDER)
-    print(f"\nThe history is in {folder}/.nbflow. To see it with the panel, and to click Approve yourself:")
-    print(f"\n    cd {folder} && {jupyter} lab {NOTEBOOK.name}\n")
-    print("Run all cells: everything comes from history. With --again on the %%workflow line a new instance starts.")
+    print(f"\n{how_to_open(folder)}")
     return 0
-
-
-def indented(text: str) -> str:
-    return "\n".join(f"         │ {line}" for line in text.splitlines())
 
 
 if __name__ == "__main__":

@@ -50,6 +50,16 @@ class Deliveries:
             self._arrived.popleft()
         return None
 
+    def out_of_turn(self, called: Iterable[StepKey]) -> StepKey | None:
+        """Give one of these calls whose result is there, whoever's turn it is; all others keep theirs."""
+        for key in called:
+            if key in self._known and key not in self._gone:
+                return key
+            if key in self._arrived:
+                self._arrived.remove(key)
+                return key
+        return None
+
     @property
     def pending(self) -> bool:
         """Whether live results wait for their turn."""

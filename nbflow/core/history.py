@@ -1,8 +1,7 @@
-# ruff: noqa: SLF001 - the table of kinds names methods of its own class
 """Fold entries: what is known of an instance and of each of its steps.
 
-Pure. `Head` is the fold of an instance's own entries (few, read for lists and decisions), `History` adds steps and events.
-The state in memory is always this fold, for the engine that runs an instance as for everybody else.
+Pure. `Head` (in `head.py`) is the fold of an instance's own entries, `History` adds steps and events. The state in memory
+is always this fold, for the engine that runs an instance as for everybody else.
 """
 
 from collections.abc import Iterable
@@ -10,18 +9,14 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from nbflow.core import status as transitions
+from nbflow.core.head import Head, error_info, fold_head, moment
 from nbflow.core.model import (
     CANCELS,
     ENDED,
     ENDS,
     FAILURES,
-    FENCES,
-    FINISHED,
     Entry,
-    ErrorInfo,
     Kind,
-    Owner,
     Status,
     StepKey,
     StepState,
@@ -29,181 +24,7 @@ from nbflow.core.model import (
     Waiting,
 )
 
-# What may be said of a finished instance without a word about its life.
-_ANY_TIME = frozenset({Kind.CLAIMED, Kind.RELEASED, Kind.EVENT, Kind.DELETED})
 OPEN_STATES = {StepState.RUNNING, StepState.RETRYING, StepState.SLEEPING, StepState.WAITING}
-
-
-def moment(text: str | None) -> datetime | None:
-    """An instant of an entry's body."""
-    return None if text is None else datetime.fromisoformat(text)
-
-
-def error_info(body: dict[str, Any] | None) -> ErrorInfo | None:
-    """The error of an entry's body."""
-    if body is None:
-        return None
-    return ErrorInfo(body.get("type", ""), body.get("message", ""), body.get("traceback", ""))
-
-
-@dataclass(slots=True)
-class Head:
-    """What is known of an instance without its steps and events."""
-
-    created_seq: int = 0
-    workflow: str = ""
-    instance_id: str = ""
-    created_at: datetime | None = None
-    params: bytes = b""
-    body: dict[str, Any] = field(default_factory=dict)
-    token: int = 0
-    owner: Owner | None = None
-    status: Status = Status.QUEUED
-    started_at: datetime | None = None
-    ended_at: datetime | None = None
-    changed_at: datetime | None = None
-    code_hash: str = ""
-    notebook: str = ""
-    activation: int = 0
-    output: bytes | None = None
-    output_body: dict[str, Any] = field(default_factory=dict)
-    error: dict[str, Any] | None = None
-    rollback: tuple[str, ErrorInfo | None] | None = None
-    interrupted: str | None = None
-    deleted: bool = False
-    in_activation: bool = False
-    deaths: int = 0
-    progressed: bool = False
-    paused_at: datetime | None = None
-    generation: int = 0
-    terminating: bool = False
-
-    @property
-    def finished(self) -> bool:
-        """Complete, errored or terminated."""
-        return self.status in FINISHED
-
-    def counts(self, entry: Entry) -> bool:
-        """Whether *entry* is of the present claim, a fence or somebody's word: anything else is of an owner gone (S52)."""
-        return entry.token in (0, self.token) or (entry.kind in FENCES and entry.token > self.token)
-
-    def apply(self, entry: Entry) -> bool:
-        """Fold one entry in; False where it does not count."""
-        kind = entry.kind
-        if kind is Kind.CREATED:
-            self._create(entry)
-            return True
-        if self.deleted or not self.counts(entry):
-            return False
-        if self.finished and entry.step is None and kind not in _ANY_TIME and (self.status, kind) not in transitions.TABLE:
-            return False  # an end after the end
-        if kind in FENCES:
-            self.token = entry.token
-        if entry.step is not None:
-            if kind in ENDS:
-                self.progressed = True
-            return True
-        self.changed_at = entry.recorded_at
-        self.status = transitions.after(self.status, kind)
-        _ON.get(kind, _nothing)(self, entry)
-        return True
-
-    def _create(self, entry: Entry) -> None:
-        body = entry.body
-        self.created_seq = entry.seq or entry.created_seq
-        self.workflow, self.instance_id = body["workflow"], body["id"]
-        self.created_at = self.changed_at = entry.recorded_at
-        self.params, self.body = entry.value or b"", body
-        self.code_hash, self.notebook = body.get("code_hash", ""), body.get("notebook", "")
-
-    def _claimed(self, entry: Entry) -> None:
-        body = entry.body
-        self.owner = Owner(body["engine"], body["pid"], body["host"], body["folder"], body.get("notebook", ""))
-        self.notebook = body.get("notebook", "") or self.notebook
-        if self.in_activation:  # nobody said that it ended: its process died (S27)
-            self.deaths = 0 if self.progressed else self.deaths + 1
-        self.in_activation = False
-        if body.get("by") == "cell":
-            self.deaths = 0
-
-    def _activated(self, entry: Entry) -> None:
-        self.code_hash = entry.body.get("code_hash", self.code_hash)
-        self.activation = entry.body.get("number", self.activation + 1)
-        self.started_at = self.started_at or entry.recorded_at
-        self.in_activation, self.progressed = True, False
-        self.interrupted = None
-
-    def _released(self, _entry: Entry) -> None:
-        self.owner, self.in_activation = None, False
-
-    def _paused(self, entry: Entry) -> None:
-        self.in_activation = False
-        self.paused_at = entry.recorded_at
-
-    def _resumed(self, _entry: Entry) -> None:
-        self.paused_at = None
-
-    def _completed(self, entry: Entry) -> None:
-        self.output, self.output_body = entry.value, entry.body
-        self._ended(entry)
-
-    def _errored(self, entry: Entry) -> None:
-        self.error = entry.body.get("error")
-        self._ended(entry)
-
-    def _ended(self, entry: Entry) -> None:
-        self.ended_at, self.in_activation, self.interrupted = entry.recorded_at, False, None
-        if (rollback := entry.body.get("rollback")) is not None:
-            self.rollback = (rollback[0], error_info(rollback[1]))
-
-    def _rolling_back(self, entry: Entry) -> None:
-        self.error = entry.body.get("error")
-        self.terminating = bool(entry.body.get("terminate"))
-
-    def _retried(self, _entry: Entry) -> None:
-        self.error, self.ended_at, self.rollback, self.deaths = None, None, None, 0
-        self.output, self.output_body, self.terminating = None, {}, False
-
-    def _restarted(self, entry: Entry) -> None:
-        self._retried(entry)
-        self.generation += 1
-        self.in_activation = False
-        self.started_at, self.interrupted = None, None
-
-    def _interrupted(self, entry: Entry) -> None:
-        self.interrupted, self.in_activation = entry.body.get("why", ""), False
-
-    def _deleted(self, _entry: Entry) -> None:
-        self.deleted, self.in_activation = True, False
-
-
-def _nothing(_head: Head, _entry: Entry) -> None:
-    """Most kinds change nothing but the status."""
-
-
-_ON = {
-    Kind.CLAIMED: Head._claimed,
-    Kind.RELEASED: Head._released,
-    Kind.ACTIVATED: Head._activated,
-    Kind.PAUSED: Head._paused,
-    Kind.ROLLING_BACK: Head._rolling_back,
-    Kind.RESUMED: Head._resumed,
-    Kind.COMPLETED: Head._completed,
-    Kind.ERRORED: Head._errored,
-    Kind.TERMINATED: Head._ended,
-    Kind.RETRIED: Head._retried,
-    Kind.RESTARTED: Head._restarted,
-    Kind.INTERRUPTED: Head._interrupted,
-    Kind.DELETED: Head._deleted,
-}
-
-
-def fold_head(entries: Iterable[Entry]) -> Head:
-    """The head of one instance from its entries (those of steps may be left out)."""
-    head = Head()
-    for entry in entries:
-        head.apply(entry)
-    return head
 
 
 @dataclass(slots=True)
@@ -228,6 +49,7 @@ class StepRecord:
         due_at: when a sleep, a wait or a retry delay ends.
         value: the encoded result.
         body: the body of its latest entry: preview, output_type and what else the kind carries.
+        died_in: the number of the activation that was cut off while its body ran.
     """
 
     key: StepKey
@@ -247,6 +69,7 @@ class StepRecord:
     code_hash: str = ""
     event_type: str | None = None
     parent: str | None = None
+    died_in: int = 0
     rollback: bool = False
 
     @property
@@ -310,7 +133,7 @@ class History:
         elif kind is Kind.EVENT:
             self._apply_event(entry)
         elif kind is Kind.SET_ASIDE:
-            if (event := self.events.get(entry.body["event_id"])) is not None:
+            if (event := self.events.get(entry.body.get("event_id", ""))) is not None:
                 event.set_aside = entry.body.get("why", "")
         elif kind is Kind.ACTIVATED:
             self.replayed = frozenset(self.delivered)
@@ -338,7 +161,7 @@ class History:
     def waiting_for(self) -> tuple[Waiting, ...]:
         """What the instance waits for, as far as its entries say."""
         return tuple(
-            Waiting(step.key.name, _WAITS[step.state], step.due_at, step.event_type)
+            Waiting(step.key.name, _kind_of_wait(step), step.due_at, step.event_type)
             for step in self.steps.values()
             if step.state in _WAITS
         )
@@ -395,6 +218,8 @@ class History:
         if last is None or last.number != number:
             last = Attempt(number, StepState.RUNNING, started)
             step.attempts.append(last)
+            if entry.body.get("anew"):  # under new code those before it count no more (S58)
+                step.failures = 0
         step.attempt = number
         if entry.kind in (Kind.DO_STARTED, Kind.ROLLBACK_STARTED):
             return
@@ -455,7 +280,7 @@ class History:
         """Behind a fence no end of a body in flight is heard: interrupted, not counted against the limit (S27, S43)."""
         for step in self.steps.values():
             if step.state is StepState.RUNNING and step.key.type in (StepType.DO, StepType.ROLLBACK):
-                step.state = StepState.INTERRUPTED
+                step.state, step.died_in = StepState.INTERRUPTED, self.head.activation
                 if step.attempts and step.attempts[-1].state is StepState.RUNNING:
                     step.attempts[-1].state = StepState.INTERRUPTED
                     step.attempts[-1].ended_at = at
@@ -483,6 +308,10 @@ def _opened_wait(step: StepRecord, entry: Entry) -> None:
     step.event_type = entry.body["event_type"]
 
 
+def _opened_child(step: StepRecord, entry: Entry) -> None:
+    step.state, step.due_at, step.body = StepState.WAITING, None, entry.body
+
+
 def _falls(step: StepRecord) -> bool:
     """Whether `retry_failed` drops it: failed steps, and what rollback handlers left (S41, S48)."""
     return step.state is StepState.FAILED or step.key.type is StepType.ROLLBACK
@@ -496,19 +325,27 @@ _OPENED = {
     Kind.DO_INTERRUPTED: _interrupted,
     Kind.SLEEP_STARTED: _opened_sleep,
     Kind.WAIT_STARTED: _opened_wait,
+    Kind.CHILD_STARTED: _opened_child,
 }
 
 _WAITS = {StepState.WAITING: "event", StepState.SLEEPING: "sleep", StepState.RETRYING: "retry"}
 
 
+def _kind_of_wait(step: StepRecord) -> str:
+    return "child" if step.key.type is StepType.CHILD else _WAITS[step.state]
+
+
+def _wanted(history: History, steps: Iterable[StepRecord]) -> bool:
+    """Whether an event is there that one of these waits will take."""
+    types = {step.event_type for step in steps if step.event_type is not None and step.state is StepState.WAITING}
+    return any(history.buffered(event_type) for event_type in types)
+
+
 def settled(history: History) -> bool:
     """Whether an unfinished instance waits, on every path, for an event that nobody has sent (API.md §3)."""
     steps = history.open_steps()
-    waits = [step for step in steps if step.state is StepState.WAITING]
-    wanted: dict[str, int] = {}
-    for step in waits:
-        wanted[step.event_type or ""] = wanted.get(step.event_type or "", 0) + 1
-    return bool(steps) and len(waits) == len(steps) and not any(history.buffered(event_type) for event_type in wanted)
+    waits = all(step.key.type is StepType.WAIT and step.state is StepState.WAITING for step in steps)
+    return bool(steps) and waits and not _wanted(history, steps)
 
 
 def status_of(history: History) -> Status:
@@ -519,13 +356,10 @@ def status_of(history: History) -> Status:
     steps = history.open_steps()
     if not steps or any(step.state is StepState.RUNNING for step in steps):
         return status
-    wanted = {step.event_type for step in steps if step.state is StepState.WAITING}
-    return Status.RUNNING if any(history.buffered(t or "") for t in wanted) else Status.WAITING
+    return Status.RUNNING if _wanted(history, steps) else Status.WAITING
 
 
 __all__ = [
-    "ENDED",
-    "FINISHED",
     "Attempt",
     "EventRecord",
     "Head",

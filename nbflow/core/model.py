@@ -31,6 +31,7 @@ before the dot. What each kind carries in `body` (JSON) and `value` (an encoded 
     do.cancelled   order, attempt, started_at                                             (S21)
     rollback.…     as do.…: the handler that undoes the step of that name and count (S47)
     sleep.started  order, due_at                  sleep.finished   order, started_at      sleep.cancelled
+    child.started  order, workflow, id: the instance it waits for; ends as do.… ends
     wait.started   order, event_type, due_at, schema, prompt
     wait.finished  order, started_at, event_id, event_type, sent_at, preview, [json]      value = payload
     wait.failed    order, started_at, error: timed out                                    wait.cancelled
@@ -121,6 +122,10 @@ class Kind(StrEnum):
     SLEEP_STARTED = "sleep.started"
     SLEEP_FINISHED = "sleep.finished"
     SLEEP_CANCELLED = "sleep.cancelled"
+    CHILD_STARTED = "child.started"
+    CHILD_FINISHED = "child.finished"
+    CHILD_FAILED = "child.failed"
+    CHILD_CANCELLED = "child.cancelled"
     ROLLBACK_STARTED = "rollback.started"
     ROLLBACK_RETRYING = "rollback.retrying"
     ROLLBACK_FINISHED = "rollback.finished"
@@ -133,9 +138,9 @@ class Kind(StrEnum):
 
 # Entries whose token is new: whoever held the instance before no longer counts (S52).
 FENCES = frozenset({Kind.CLAIMED, Kind.RESTARTED, Kind.TERMINATED, Kind.DELETED})
-ENDS = frozenset({Kind.DO_FINISHED, Kind.SLEEP_FINISHED, Kind.WAIT_FINISHED, Kind.ROLLBACK_FINISHED})
-FAILURES = frozenset({Kind.DO_FAILED, Kind.WAIT_FAILED, Kind.ROLLBACK_FAILED})
-CANCELS = frozenset({Kind.DO_CANCELLED, Kind.SLEEP_CANCELLED, Kind.WAIT_CANCELLED})
+ENDS = frozenset({Kind.DO_FINISHED, Kind.SLEEP_FINISHED, Kind.WAIT_FINISHED, Kind.CHILD_FINISHED, Kind.ROLLBACK_FINISHED})
+FAILURES = frozenset({Kind.DO_FAILED, Kind.WAIT_FAILED, Kind.CHILD_FAILED, Kind.ROLLBACK_FAILED})
+CANCELS = frozenset({Kind.DO_CANCELLED, Kind.SLEEP_CANCELLED, Kind.WAIT_CANCELLED, Kind.CHILD_CANCELLED})
 
 
 _TYPE_OF = {kind: StepType(kind.partition(".")[0]) for kind in Kind if "." in kind}

@@ -61,7 +61,9 @@ class Activation(Scope):
         self.output: object = None
         self._turn_due = False
         self._decoding = False
-        self._failed_calls: list[tuple[Call, bool]] = []
+        self._failed_calls: list[Call] = []
+        self._failed_tasks: list[asyncio.Task[Any]] = []
+        self._suspects: dict[StepKey, Callable[[], None]] = {}
         self._main: asyncio.Task[Any] | None = None
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -82,7 +84,18 @@ class Activation(Scope):
     @property
     def idle(self) -> bool:
         """Nothing of it runs: whatever it still wants must come from outside (S5)."""
-        return not (self.ready or self.in_flight or self.unacked or self._turn_due or self._decoding or self.deliveries.pending)
+        busy = self.ready or self.in_flight or self.unacked or self._turn_due or self._decoding or self.over
+        return not (busy or self.deliveries.pending)
+
+    def task_ended(self, task: asyncio.Task[Any]) -> None:
+        """A task of user code has ended; a failure that nobody looks at may be that of a step (S16)."""
+        self.tasks.discard(task)
+        if task.cancelled() or not task._log_traceback:  # type: ignore[attr-defined] # noqa: SLF001 - "nobody has looked at it"
+            return
+        if self.over or isinstance(task._exception, StopSignal):  # type: ignore[attr-defined] # noqa: SLF001 - without looking
+            task.exception()  # nobody's failure, and nothing for asyncio to complain of
+            return
+        self._failed_tasks = [*filter(_unseen, self._failed_tasks), task]
 
     def abandon(self) -> None:
         """End it at once: bodies are cancelled or left to their threads, nothing of it is recorded any more (S43)."""
@@ -109,13 +122,13 @@ class Activation(Scope):
 
     # -- calls --------------------------------------------------------------------------------------------------------
 
-    def open_call(self, kind: StepType, name: str) -> tuple[Call, StepRecord | None]:
-        """Note a call of a step: its key, its order, and what is recorded of it."""
+    def open_call(self, kind: StepType, name: str, *, inner: bool = False) -> tuple[Call, StepRecord | None]:
+        """Note a call of a step: its key, its order, and what is recorded of it; *inner* where a body makes it (S15)."""
         self._check_caller(kind)
         if self.live.rolling_back:
             msg = f"step {name!r} was called during rollback, where steps, sleeps and waits are refused (S50)"
             raise UsageError(msg)
-        if self.stopping or self.failure is not None:
+        if (self.stopping or self.failure is not None) and (self.over or not inner):
             return self._refused_call(kind, name), None
         step_name(name)
         if kind is StepType.DO:
@@ -127,7 +140,10 @@ class Activation(Scope):
         if known is None:
             self.next_order += 1
         call = Call(key, order, self.engine.loop.create_future())
+        call.inner = inner
         self.calls[key] = call
+        if inner:  # the count of ready callbacks does not know of bodies
+            self.on_quiet()
         return call, known
 
     def _count_step(self, name: str) -> None:
@@ -159,6 +175,8 @@ class Activation(Scope):
 
     def call_cancelled(self, call: Call) -> None:
         """User code cancelled this call: say so in the history, unless it had ended or all is stopping (S21)."""
+        if (self.signalled or self.failure is not None) and not call.inner and not self.over:
+            return  # our stop made user code do this: the body goes on to its end (S19, S40)
         if self.calls.pop(call.key, None) is None or self.over:
             return
         self.deliveries.leave(call.key)
@@ -167,6 +185,7 @@ class Activation(Scope):
         if record is not None and record.ended:
             return
         call.cancel()
+        self._suspect_ended(call.key)
         kind = Kind(f"{call.key.type}.cancelled")
         body: dict[str, Any] = {"order": call.order}
         if record is not None and record.attempt:
@@ -178,11 +197,29 @@ class Activation(Scope):
         """Record the end of a step; when it is durable, its result takes its turn."""
         self.unacked += 1
         self.record(kind, call.key, body, value, acked=partial(self._arrived, call.key))
+        self._suspect_ended(call.key)
+
+    def begin_alone(self, key: StepKey, begin: Callable[[], None]) -> None:
+        """Run what was in flight at repeated deaths one at a time, each to its end: the guilty one is found (S27)."""
+        self._suspects[key] = begin
+        if len(self._suspects) == 1:
+            begin()
+
+    def _suspect_ended(self, key: StepKey) -> None:
+        if key in self._suspects:
+            first = next(iter(self._suspects)) == key
+            del self._suspects[key]
+            if first and self._suspects:
+                next(iter(self._suspects.values()))()
 
     def _arrived(self, key: StepKey) -> None:
         self.unacked -= 1
         self.deliveries.arrive(key)
         self.on_quiet()
+
+    def take_turn(self) -> None:
+        """Take a turn at once: a pause of what only waits has happened when `pause` returns (S40)."""
+        self._turn()
 
     # -- turns --------------------------------------------------------------------------------------------------------
 
@@ -196,6 +233,8 @@ class Activation(Scope):
         if self.stopping or self.failure is not None:
             self._wind_down()
             return
+        if self.live.activation is not self:
+            return  # somebody ends it at this moment, in another thread
         key = self.deliveries.next(self.calls)
         if key is not None:
             self._deliver(self.calls[key])
@@ -214,7 +253,9 @@ class Activation(Scope):
         self.drop_tasks()
 
     def _deliver(self, call: Call) -> None:
-        record = self.live.history.steps[call.key]
+        record = self.live.history.steps.get(call.key)
+        if record is None:
+            return  # restarted at this moment, in another thread
         if record.state is StepState.FAILED:
             error = failures.decode_error(record.error or {}, step=str(call.key), attempts=record.attempt)
             if call.original is not None and error is not call.original:
@@ -237,7 +278,7 @@ class Activation(Scope):
             if record.value is not None:
                 lazy = call.lazy
                 value = reference(record.value, record.body, files) if lazy else codec.decode(record.value, files)
-            return True, value if call.payload_of is None else call.payload_of(value)
+            return True, value if call.payload_of is None else call.payload_of(value, record.body)
         except UndecodableError as error:
             return False, error
 
@@ -259,9 +300,14 @@ class Activation(Scope):
         if not call.future.done():
             call.future.set_result(outcome)
         if not outcome[0]:
-            self._failed_calls.append((call, self.returned))
+            self._failed_calls.append(call)
         if not self.ready:  # nobody waits for it yet
             self.on_quiet()
+
+    def unreached(self) -> tuple[StepKey, ...]:
+        """Recorded steps that `run` has not asked for (S9); those of a body that did not run again are no news."""
+        steps = self.live.history.steps
+        return tuple(key for key in self.deliveries.unreached() if key in steps and steps[key].parent is None)
 
     def _revive_cancelled(self) -> bool:
         """All is quiet and recorded cancellations have not come again: the code has changed, so they run (S21)."""
@@ -277,7 +323,7 @@ class Activation(Scope):
     def _run_ended(self, task: asyncio.Task[Any]) -> None:
         self.tasks.discard(task)
         error = asyncio.CancelledError("`run` was cancelled") if task.cancelled() else task.exception()
-        if self.over or self.stopping:
+        if self.over or self.signalled:
             self.on_quiet()
             return
         if error is None:
@@ -288,16 +334,33 @@ class Activation(Scope):
 
     def _conclude(self) -> None:
         """`run` has returned and every step it started has ended (S16)."""
-        for call, after_run in self._failed_calls:
-            if after_run or not call.awaited:
-                self.failure = call.future.result()[1]
-                self._wind_down()
-                return
+        self.failure = self._unseen_failure()
+        if self.failure is not None:
+            self._wind_down()
+            return
         self.over = True
         self.live.complete(self, self.output)
 
+    def _unseen_failure(self) -> BaseException | None:
+        """The first failure of a step that nobody awaited, or that ended a task nobody looked at."""
+        for call in self._failed_calls:
+            if not call.awaited:
+                error: BaseException = call.future.result()[1]
+                return error
+        ours = {id(call.future.result()[1]) for call in self._failed_calls if not call.future.cancelled()}
+        for task in filter(_unseen, self._failed_tasks):
+            failed: BaseException = task._exception  # type: ignore[attr-defined] # noqa: SLF001 - one of others stays unseen
+            if _stems_from(failed, ours):
+                return task.exception()
+        return None
+
     def _wind_down(self) -> None:
         """Bodies in flight end and are recorded, nothing else happens; then the activation is over (S19, S40)."""
+        if self.in_flight:  # what their own steps gave is part of them (S15)
+            key = self.deliveries.out_of_turn([key for key, call in self.calls.items() if call.inner])
+            if key is not None:
+                self._deliver(self.calls[key])
+                return
         if self.over or self.in_flight or self.unacked:
             return
         self.over = True
@@ -306,3 +369,21 @@ class Activation(Scope):
         else:
             self.live.stopped(self)
         self.drop_tasks()
+
+
+def _unseen(task: asyncio.Task[Any]) -> bool:
+    return bool(task._log_traceback)  # type: ignore[attr-defined] # noqa: SLF001
+
+
+def _stems_from(error: BaseException, known: set[int]) -> bool:
+    """Whether one of these errors is this one, or what it came from."""
+    found, seen = [error], set[int]()
+    while found:
+        one = found.pop()
+        if id(one) in known:
+            return True
+        if id(one) not in seen:
+            seen.add(id(one))
+            parts = one.exceptions if isinstance(one, BaseExceptionGroup) else ()
+            found += [each for each in (one.__cause__, one.__context__, *parts) if each is not None]
+    return False

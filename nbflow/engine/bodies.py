@@ -60,6 +60,7 @@ class Body:
         context.run(ACTIVATION.set, None)
         context.run(BODY.set, self)
         self._started_at = ""
+        self._anew: dict[str, Any] = {}
         self._running = False
         self._awaited = 0
         self._closed = False
@@ -79,16 +80,24 @@ class Body:
     def _kind(self, what: str) -> Kind:
         return Kind(f"{self.key.type}.{what}")
 
-    def begin(self, attempt: int) -> None:
-        """Record the start of an attempt, then run the body: in this order, whatever happens between (S53)."""
-        if self.scope.stopping or self.scope.failure is not None or self._closed:
+    def begin(self, attempt: int, *, anew: bool = False) -> None:
+        """Record the start of an attempt, then run the body: in this order, whatever happens between (S53).
+
+        *anew*: attempts before this one count no more against the limit (S58).
+        """
+        if self._closed or self.scope.over:
             return
+        if self.parent is None and (self.scope.stopping or self.scope.failure is not None):
+            if self.scope.stopping:
+                self.scope.hold(partial(self.begin, attempt, anew=anew))
+            return  # a step in a body in flight belongs to it and runs (S15)
         self.attempt = attempt
+        self._anew = {"anew": True} if anew else {}
         self._timed_out = False
         self._awaited = attempt
         self._running = True
         self.scope.in_flight += 1
-        body = self._fixed | {"attempt": attempt}
+        body = self._fixed | self._anew | {"attempt": attempt}
         # What a rollback undoes must be known even after a power cut: such a start is synced before its body runs (S53).
         acked = partial(self.engine.launch_soon, self._launch) if self._undoable else None
         entry = self.scope.record(self._kind("started"), self.key, body, acked=acked)
@@ -116,6 +125,12 @@ class Body:
         self.begin(self.attempt + 1)
 
     def _launch(self) -> None:
+        try:
+            self._start()
+        except BaseException as error:  # noqa: BLE001 - a callable may fail while it is only looked at
+            self._ended(self.attempt, (False, error))
+
+    def _start(self) -> None:
         if self._closed:
             return
         if has_references(self.args):
@@ -245,8 +260,10 @@ class Body:
         self.scope.ended(self._kind("finished"), self.call, body, result.data)
 
     def _failed(self, error: BaseException) -> None:
-        history = self.live.history
-        record = history.steps[self.key]
+        record = self.live.history.steps.get(self.key)
+        if record is None:
+            self._close()  # restarted at this moment, in another thread
+            return
         failed = record.failures + 1
         if self.scope.failure is not None or not self._may_retry(error) or not replay.retries_left(self.config.limit, failed):
             self._fail(error)
@@ -283,7 +300,7 @@ class Body:
         self.scope.ended(self._kind("failed"), self.call, body)
 
     def _attempt_body(self) -> dict[str, Any]:
-        return self._fixed | {"attempt": self.attempt, "started_at": self._started_at}
+        return self._fixed | self._anew | {"attempt": self.attempt, "started_at": self._started_at}
 
     def _fixed_body(self) -> dict[str, Any]:
         """What every entry of this step says."""

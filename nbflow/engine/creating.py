@@ -7,6 +7,7 @@ from nbflow import ids
 from nbflow.core import names
 from nbflow.core.history import Head
 from nbflow.core.model import Draft
+from nbflow.engine.bodies import BODY
 from nbflow.engine.instance import Instances, WorkflowInstance
 from nbflow.engine.live import LiveInstance
 from nbflow.engine.outputs import body_of
@@ -18,10 +19,25 @@ if TYPE_CHECKING:
     from nbflow.engine.registry import Workflow
 
 
-def create(engine: "Engine", workflow: "Workflow", instance_id: str | None, params: Any) -> WorkflowInstance:
-    """Create and start one; see `Workflow.create`."""
-    made = make(engine, workflow, [(instance_id, params)])[0]
+def create(
+    engine: "Engine",
+    workflow: "Workflow",
+    instance_id: str | None,
+    params: Any,
+    *,
+    parent: LiveInstance | None = None,
+) -> WorkflowInstance:
+    """Create and start one; see `Workflow.create`.
+
+    Made in a step, it is linked to the instance of that step, and one of that id that it made before is given (S60).
+    """
+    body = BODY.get()
+    if parent is None and body is not None:
+        parent = body.live
+    made = make(engine, workflow, [(instance_id, params)], parent)[0]
     if isinstance(made, Head):
+        if parent is not None and made.body.get("parent_seq") == parent.created_seq:
+            return WorkflowInstance(engine, made)
         known = f"instance {made.instance_id!r} of workflow {workflow.name!r}"
         msg = f"{known} exists already ({made.status}); get() it, or give another id"
         raise AlreadyExistsError(msg)
@@ -48,10 +64,15 @@ def create_batch(engine: "Engine", workflow: "Workflow", wanted: Sequence[Mappin
     return result
 
 
-def make(engine: "Engine", workflow: "Workflow", wanted: Sequence[tuple[str | None, Any]]) -> list[LiveInstance | Head]:
+def make(
+    engine: "Engine",
+    workflow: "Workflow",
+    wanted: Sequence[tuple[str | None, Any]],
+    parent: LiveInstance | None = None,
+) -> list[LiveInstance | Head]:
     """Create what does not exist, durable and not running yet; for what exists, its head."""
     engine.check_open()
-    drafts = [_draft(engine, workflow, instance_id, params) for instance_id, params in wanted]
+    drafts = [_draft(engine, workflow, instance_id, params, parent) for instance_id, params in wanted]
     made: list[LiveInstance | Head] = []
     for outcome in engine.store.create(drafts, engine.owner):
         if isinstance(outcome, Head):
@@ -64,7 +85,7 @@ def make(engine: "Engine", workflow: "Workflow", wanted: Sequence[tuple[str | No
     return made
 
 
-def _draft(engine: "Engine", workflow: "Workflow", instance_id: str | None, params: Any) -> Draft:
+def _draft(engine: "Engine", workflow: "Workflow", instance_id: str | None, params: Any, parent: LiveInstance | None) -> Draft:
     instance_id = ids.new_instance_id(workflow.name) if instance_id is None else names.instance_id(instance_id)
     head = Head(workflow=workflow.name, instance_id=instance_id)
     encoded = codec.encode({} if params is None else params, engine.artifact_folder(head))
@@ -74,4 +95,6 @@ def _draft(engine: "Engine", workflow: "Workflow", instance_id: str | None, para
         "notebook": engine.notebook,
         "code_hash": workflow.code_hash,
     } | body_of(encoded)
+    if parent is not None:
+        body |= {"parent": parent.history.head.instance_id, "parent_seq": parent.created_seq}
     return Draft(workflow.name, instance_id, encoded.data, body)

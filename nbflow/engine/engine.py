@@ -16,6 +16,7 @@ from nbflow.clock import Clock, SystemClock
 from nbflow.core.history import Head
 from nbflow.core.model import Entry, Kind, Owner, Status
 from nbflow.engine import finding, opening
+from nbflow.engine.children import Ends
 from nbflow.engine.instance import Instances, WorkflowInstance
 from nbflow.engine.live import LiveInstance
 from nbflow.engine.loop import LoopThread
@@ -80,6 +81,7 @@ class Engine:
         self.loop = self.thread.loop
         self.timers = Timers(self.thread, self.clock)
         self.threads = BodyThreads(self.thread, max_threads, "nbflow-body")
+        self.ends = Ends(self)
         self.closing = self.closed = False
         self.failure: StoreError | None = None
         self._launches: list[Callable[[], None]] = []
@@ -108,8 +110,7 @@ class Engine:
         workflow, changed = self.registry.register(cls, name, source)
         if workflow.source:
             self.store.save_source(workflow.code_hash, workflow.source)
-        if changed:
-            self.on_loop(lambda: self._replace_code(workflow))
+        self.on_loop(lambda: self._replace_code(workflow) if changed else self.retry_interrupted())
         if resume:
             opening.recover(self, workflow)
         return workflow
@@ -127,6 +128,13 @@ class Engine:
         for live in list(self.live.values()):
             if live.workflow is workflow:
                 live.replace_code()
+        self.retry_interrupted()
+
+    def retry_interrupted(self) -> None:
+        """Try instances again that a missing class or library had stopped: a cell may have provided it (S17). On the loop."""
+        for live in list(self.live.values()):
+            if live.activation is None and live.history.head.interrupted is not None:
+                live.go_on()
 
     # -- instances ----------------------------------------------------------------------------------------------------
 
@@ -311,6 +319,7 @@ class Engine:
 
     def finished(self, live: LiveInstance) -> None:
         """An instance has ended: keep a few of them in memory."""
+        self.thread.post(self.ends.ended, live.created_seq)
         self._finished.append(live.created_seq)
         if len(self._finished) > KEEP_FINISHED:
             seq = self._finished.pop(0)

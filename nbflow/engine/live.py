@@ -176,7 +176,7 @@ class LiveInstance:
         head = self.history.head
         self._context = context or self._context or contextvars.Context()
         rolling_back = head.status is Status.ROLLING_BACK
-        if self.activation is not None or self.lost or self.engine.closing or not (head.status in _BUSY or rolling_back):
+        if self.activation is not None or self.lost or head.deleted or self.engine.closing or not (head.status in _BUSY or rolling_back):
             return
         assert self.workflow is not None
         if head.deaths >= DEATHS and not rolling_back:
@@ -201,20 +201,21 @@ class LiveInstance:
         activation.start(self._context.copy())
 
     def _fail_as_interrupted(self) -> None:
-        guilty = [str(step.key) for step in self.history.steps.values() if step.state is StepState.INTERRUPTED]
-        running = listed(guilty) or "no step"
+        cut_off = [step for step in self.history.steps.values() if step.state is StepState.INTERRUPTED]
+        last = max((step.died_in for step in cut_off), default=0)
+        running = listed([str(step.key) for step in cut_off if step.died_in == last]) or "no step"
         msg = f"the kernel died {DEATHS} times in a row while {running} ran; run the cell again for three more tries"
-        self.record(Kind.ERRORED, None, {"error": failures.record_error(StepInterruptedError(msg))}, acked=_noted)
+        self._end(None, Kind.ERRORED, {"error": failures.record_error(StepInterruptedError(msg))})
 
     def noted_idle(self) -> None:
         """The activation is quiet and has nothing to hand out: what it waits for is now known."""
         if isinstance(self.activation, Activation):
-            self.unreached = self.activation.deliveries.unreached()
+            self.unreached = self.activation.unreached()
         self.notify()
 
     def complete(self, activation: Activation, output: object) -> None:
         """`run` has returned: store its output, then the instance is complete."""
-        self.unreached = activation.deliveries.unreached()
+        self.unreached = activation.unreached()
         if is_light(output):
             self._completed(activation, self._encode_output(output))
         else:
@@ -239,14 +240,14 @@ class LiveInstance:
         body = body_of(encoded)
         if self.unreached:
             body = body | {"unreached": [str(key) for key in self.unreached]}
-        self._end(Kind.COMPLETED, body, encoded.data)
+        self._end(activation, Kind.COMPLETED, body, encoded.data)
 
     def fail(self, activation: Activation, error: BaseException) -> None:
         """An error has left `run`: roll back what has a handler, then the instance is errored (S46)."""
-        self.unreached = activation.deliveries.unreached()
+        self.unreached = activation.unreached()
         record = failures.record_error(error)
         if not due(self.history):
-            self._end(Kind.ERRORED, {"error": record, "rollback": None})
+            self._end(activation, Kind.ERRORED, {"error": record, "rollback": None})
             return
         with self.lock:
             if self.activation is not activation or self.history.head.finished:
@@ -272,26 +273,27 @@ class LiveInstance:
         """The chain has ended, well or with the first handler that failed for good (S48)."""
         head = self.history.head
         if head.terminating:
-            self._end(Kind.TERMINATED, {"rollback": outcome})
+            self._end(self.activation, Kind.TERMINATED, {"rollback": outcome})
         else:
-            self._end(Kind.ERRORED, {"error": head.error, "rollback": outcome})
+            self._end(self.activation, Kind.ERRORED, {"error": head.error, "rollback": outcome})
 
-    def _end(self, kind: Kind, body: dict[str, Any], value: bytes | None = None) -> None:
+    def _end(self, scope: Scope | None, kind: Kind, body: dict[str, Any], value: bytes | None = None) -> None:
         with self.lock:
-            activation, self.activation = self.activation, None
-            if self.history.head.finished or self.lost:
-                return  # terminated meanwhile
+            if self.activation is not scope or self.history.head.finished or self.lost:
+                return  # terminated or restarted meanwhile
+            self.activation = None
             self.record(kind, None, body, value, acked=self.notify)
-        if activation is not None:
-            activation.drop_tasks()
+        if scope is not None:
+            scope.drop_tasks()
         if kind is not Kind.TERMINATED:
             self.engine.tell(self, "complete" if kind is Kind.COMPLETED else "errored")
         self.engine.finished(self)
 
     def stopped(self, activation: Scope) -> None:
         """A stop has taken effect: nothing of the activation runs any more."""
-        if self.activation is activation:
-            self.activation = None
+        if self.activation is not activation:
+            return  # whoever ended it goes on from there
+        self.activation = None
         if self.history.head.status is Status.WAITING_FOR_PAUSE and not self.lost:
             self.record(Kind.PAUSED, acked=self.notify)
         elif not self.lost and not self.engine.closing and self.history.head.interrupted is None:
@@ -341,7 +343,7 @@ class LiveInstance:
         """Bodies in flight end, nothing new starts (S40)."""
         if self.activation is not None:
             self.activation.stop()
-            self.activation.on_quiet()
+            self.activation.take_turn()
         elif self.history.head.status is Status.WAITING_FOR_PAUSE:
             self.record(Kind.PAUSED, acked=self.notify)
 
@@ -350,8 +352,7 @@ class LiveInstance:
         activation = self.activation
         resumable = isinstance(activation, Activation) and activation.stopping and not activation.over
         if isinstance(activation, Activation) and resumable and not activation.signalled:
-            activation.stopping = False
-            activation.on_quiet()
+            activation.take_stop_back()
         elif activation is None:
             self.activate(context)
 
@@ -386,6 +387,8 @@ class LiveInstance:
             activation.abandon()
         if again is not None:
             self.activate(again)
+        if self.history.head.finished or self.history.head.deleted:
+            self.engine.ends.ended(self.created_seq)
         self.notify()
 
 

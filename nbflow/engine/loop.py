@@ -24,6 +24,10 @@ class Counted(Protocol):
         """Nothing of it is ready to run any more."""
         ...
 
+    def task_ended(self, task: asyncio.Task[Any]) -> None:
+        """A task of it has ended."""
+        ...
+
 
 ACTIVATION: contextvars.ContextVar[Counted | None] = contextvars.ContextVar("nbflow_activation", default=None)
 
@@ -100,7 +104,7 @@ def _make_task(
     activation = ACTIVATION.get() if context is None else context.get(ACTIVATION)
     if activation is not None:
         activation.tasks.add(task)
-        task.add_done_callback(activation.tasks.discard, context=loop.uncounted)
+        task.add_done_callback(activation.task_ended, context=loop.uncounted)
     return task
 
 
@@ -151,4 +155,6 @@ class LoopThread:
         if not self.here:
             self._thread.join(timeout)
         if not self._thread.is_alive():
+            for task in asyncio.all_tasks(self.loop):
+                task._log_destroy_pending = False  # type: ignore[attr-defined] # noqa: SLF001 - user code that would not end
             self.loop.close()

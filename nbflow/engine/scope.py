@@ -32,6 +32,7 @@ class Scope:
         self.over = False
         self.failure: BaseException | None = None
         self.tasks: set[asyncio.Task[Any]] = set()
+        self._held: list[Callable[[], None]] = []
 
     def record(
         self,
@@ -61,6 +62,18 @@ class Scope:
         """Start nothing more and hand nothing out; bodies in flight go on."""
         self.stopping = True
 
+    def hold(self, act: Callable[[], None]) -> None:
+        """Keep what falls due during a stop, should the stop be taken back (S41)."""
+        self._held.append(act)
+
+    def take_stop_back(self) -> None:
+        """Go on where it stopped."""
+        self.stopping = False
+        held, self._held = self._held, []
+        for act in held:
+            act()
+        self.on_quiet()
+
     @property
     def idle(self) -> bool:
         """Nothing of it runs: whatever it still wants must come from outside (S5)."""
@@ -69,6 +82,10 @@ class Scope:
     def on_quiet(self) -> None:
         """Something of it has ended: see what is next."""
         raise NotImplementedError
+
+    def take_turn(self) -> None:
+        """See at once what is next, where nothing of it runs."""
+        self.on_quiet()
 
     def ended(self, kind: Kind, call: Call, body: dict[str, Any], value: bytes | None = None) -> None:
         """Record the end of a step."""

@@ -17,6 +17,7 @@ from nbflow.core.model import Kind, StepType
 from nbflow.engine.activation import RollbackHandler
 from nbflow.engine.bodies import BODY, Body
 from nbflow.engine.calls import Call, StepCall
+from nbflow.engine.children import call_child
 from nbflow.engine.entrypoint import ReceivedEvent
 from nbflow.engine.loop import ACTIVATION
 from nbflow.engine.waits import Asked, Wait
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from nbflow.engine.activation import Activation
 
 YEAR = timedelta(days=365)
+SUSPICIOUS = 2  # deaths in a row after which steps in flight together run one at a time (S27)
+_MISSING: Any = object()  # `step.do("load", None)` is a mistake, not a decorator
 
 
 class WorkflowStep:
@@ -38,7 +41,7 @@ class WorkflowStep:
     def do(
         self,
         name: Any = None,
-        fn: Callable[..., Any] | None = None,
+        fn: Callable[..., Any] = _MISSING,
         *args: Any,
         retries: Any = None,
         timeout: Any = None,
@@ -68,13 +71,13 @@ class WorkflowStep:
         Raises:
             UsageError: a wrong name, option or value; raised at the call.
         """
-        if callable(name) and fn is None:
+        if callable(name) and fn is _MISSING:
             return self.do()(name)
         self._check_later(sensitive=sensitive)
         self._check_on(on)
         resolved = resolve(name or "step.do", retries=retries, timeout=timeout, config=config)
         options = Options(resolved, on, lazy, concurrent, _handler(name, rollback, rollback_config))
-        if fn is None:
+        if fn is _MISSING:
             return partial(StepFunction, self, name, options)
         if not callable(fn):
             given = type(fn).__name__
@@ -123,7 +126,7 @@ class WorkflowStep:
         activation = self._activation
         self._refuse_in_body("wait_for_event", name)
         call, known = activation.open_call(StepType.WAIT, name)
-        call.payload_of = partial(_received, activation, call)
+        call.payload_of = _received
         match _decision(activation, call, known, StepType.WAIT):
             case replay.WaitForEvent(due) if known is not None:
                 Wait(activation, call, asked, due, known.started_at)
@@ -133,11 +136,26 @@ class WorkflowStep:
                 call.begin = partial(self._open_wait, call, asked)
         return StepCall(activation, call)
 
+    def child(self, name: str, workflow: Any, params: Any = None, id: str | None = None) -> Any:  # noqa: A002 - the contract's
+        """Create an instance of another workflow, wait durably for its end and give its output (S60).
+
+        Args:
+            name: what the step is known by.
+            workflow: the workflow's name, or its class.
+            params: its params.
+            id: its id; `parent.name-n` by default.
+
+        Raises:
+            InstanceFailedError: it errored or was terminated.
+        """
+        self._refuse_in_body("child", name)
+        return call_child(self._activation, name, workflow, params, id)
+
     # -- the calls behind them ----------------------------------------------------------------------------------------
 
     def _do(self, name: str, fn: Callable[..., Any], args: tuple[Any, ...], options: "Options") -> StepCall:
         activation = self._activation
-        call, known = activation.open_call(StepType.DO, name)
+        call, known = activation.open_call(StepType.DO, name, inner=BODY.get() is not None)
         call.lazy = options.lazy
         decision = _decision(activation, call, known, StepType.DO)
         if options.rollback is not None:
@@ -152,10 +170,12 @@ class WorkflowStep:
         if known is not None:
             body.attempt = known.attempt
         match decision:
+            case replay.Execute(attempt) if known is not None and activation.live.history.head.deaths >= SUSPICIOUS:
+                activation.begin_alone(call.key, partial(body.begin, attempt))
             case replay.Execute(attempt):
                 body.begin(attempt)
             case replay.WaitUntil() if activation.live.code_changed:
-                body.begin(decision.attempt)  # new code is tried at once (S58)
+                body.begin(decision.attempt, anew=True)  # new code is tried at once, its attempts counted anew (S58)
             case replay.WaitUntil():
                 body.resume_at(decision)
             case replay.HoldForCancel():
@@ -190,7 +210,9 @@ class WorkflowStep:
         started = known.started_at.isoformat() if known is not None else until.isoformat()
 
         def over() -> None:
-            if not activation.stopping and activation.failure is None:
+            if activation.stopping:
+                activation.hold(over)
+            elif activation.failure is None:
                 activation.ended(Kind.SLEEP_FINISHED, call, {"order": call.order, "started_at": started})
 
         timer = activation.engine.timers.at(until, over)
@@ -247,8 +269,7 @@ def _decision(activation: "Activation", call: Call, known: StepRecord | None, ki
     return decision
 
 
-def _received(activation: "Activation", call: Call, payload: object) -> ReceivedEvent:
-    body = activation.live.history.steps[call.key].body
+def _received(payload: object, body: dict[str, Any]) -> ReceivedEvent:
     return ReceivedEvent(payload=payload, type=body["event_type"], timestamp=datetime.fromisoformat(body["sent_at"]))
 
 
@@ -294,7 +315,6 @@ class StepFunction:
         if self._needs:
             # A task, so that a dependant and the caller can both await it.
             self._last = asyncio.ensure_future(self._resolve_then_do())
-            self._last.add_done_callback(_seen)
         else:
             self._last = self._step._do(self.name, self._fn, (), self._options)  # noqa: SLF001
         return self._last
@@ -336,12 +356,6 @@ class StepFunction:
             values = [await dependency.once() for _, dependency in self._needs]
         given = dict(zip([name for name, _ in self._needs], values, strict=True))
         return await self._step._do(self.name, partial(self._fn, **given), (), self._options)  # noqa: SLF001
-
-
-def _seen(task: "asyncio.Future[Any]") -> None:
-    """Look at a failure, so that asyncio does not report it as forgotten: the activation knows of it (S16)."""
-    if not task.cancelled():
-        task.exception()
 
 
 __all__ = ["ACTIVATION", "StepFunction", "WorkflowStep"]

@@ -6,6 +6,7 @@ Wall deadlines are looked at every second, so a suspended laptop is noticed with
 import asyncio
 import heapq
 import itertools
+import math
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
@@ -93,7 +94,8 @@ class Timers:
         wall, span = self._wall.next_due(), self._span.next_due()
         due = [] if wall is None else [datetime.fromtimestamp(wall, UTC)]
         if span is not None:
-            due.append(now + timedelta(seconds=span - self._clock.monotonic()))
+            left = math.ceil((span - self._clock.monotonic()) * 1e6)  # not a moment too early: it would not be due then
+            due.append(now + timedelta(microseconds=left))
         return min(due, default=None)
 
     def fire(self) -> None:

@@ -68,11 +68,16 @@ class Wait:
     def _time_is_up(self) -> None:
         """The deadline has passed: look at what others sent in time before deciding (S37)."""
         self._timer = None
-        if not self.closing and not self.activation.stopping:
+        if self.activation.stopping:
+            self.activation.hold(self._time_is_up)
+        elif not self.closing:
             self.activation.engine.look(self._decide_timeout)
 
     def _decide_timeout(self) -> None:
-        if self.closing or self.activation.stopping:
+        if self.activation.stopping:
+            self.activation.hold(self._time_is_up)
+            return
+        if self.closing:
             return
         event = self.in_time(self.live.history)
         if event is not None:

@@ -67,7 +67,7 @@ class WorkflowMagics:
         self.shell = shell
         self.settings = settings
         self.last_shown: WorkflowInstance | None = None
-        self._shown_as_value: WorkflowInstance | None = None
+        self._shown_as_value: tuple[WorkflowInstance, object] | None = None
         # Bound once: what is compared at unload must be the same object.
         self.workflow_cell = self.own_cell_magic = _documented(self._workflow_cell, CELL_HELP)
         self.workflow_line = _documented(self._workflow_line, line_help())
@@ -115,8 +115,8 @@ class WorkflowMagics:
 
     def display(self, instance: "WorkflowInstance") -> None:
         """Show an instance as a cell's value, unless its cell has shown it already."""
-        if self._shown_as_value is instance:
-            self._shown_as_value = None
+        shown, self._shown_as_value = self._shown_as_value, None
+        if shown is not None and shown[0] is instance and shown[1] is self.shell.displayhook.exec_result:
             return
         display = self._display(instance)
         display.show()
@@ -146,7 +146,6 @@ class WorkflowMagics:
     # -- %%workflow -----------------------------------------------------------------------------------------------------
 
     def _workflow_cell(self, line: str, cell: str) -> Any:
-        self._shown_as_value = None
         asked = parse_cell_line(line)
         if asked.instance_id is not None:
             names.instance_id(asked.instance_id)
@@ -191,8 +190,8 @@ class WorkflowMagics:
         return self._value(instance)
 
     def _value(self, instance: "WorkflowInstance") -> "WorkflowInstance":
-        if self.in_kernel:
-            self._shown_as_value = instance
+        if self.in_kernel:  # only the value of this very cell: `%%capture` may keep it from being displayed at all
+            self._shown_as_value = (instance, self.shell.displayhook.exec_result)
         return instance
 
     def _hello(self, instance: "WorkflowInstance") -> Callable[[], bool] | None:
@@ -339,11 +338,17 @@ class WorkflowMagics:
     def _store(self, call: Call) -> Any:
         path = call.words.get("PATH")
         if path is not None:
-            self.settings.store = path
-            self.engine()
-            return None
+            self._switch(path)
         facts = self.engine().store.facts()
         return self._show_answer(Answer("", ("fact", "value"), [(name, value) for name, value in facts.items()]))
+
+    def _switch(self, path: str) -> None:
+        before, self.settings.store = self.settings.store, path
+        try:
+            self.engine()
+        except NbflowError:
+            self.settings.store = before
+            raise
 
     def _show_answer(self, answer: Answer) -> Any:
         if answer.instance is not None:

@@ -1,10 +1,12 @@
 """Hold a cell until an instance is done, while bodies of the main thread run and clicks come in."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING
 
 from nbflow.clock import Clock, SystemClock
+from nbflow.clock import pause as clock_pause
 
 if TYPE_CHECKING:
     from nbflow.engine.engine import Engine
@@ -33,6 +35,7 @@ class Wait:
         self._hello = hello
         self._clock = clock or SystemClock()
         self._started = self._clock.monotonic()
+        self._in_main = threading.current_thread() is threading.main_thread()  # a subshell's cell is not
 
     def over(self) -> bool:
         """Whether the cell may go on."""
@@ -57,7 +60,10 @@ class Wait:
         """Wait in the calling thread, running bodies that are due on it."""
         try:
             for pause in self._pauses():
-                self._engine.main_queue.drain(pause)
+                if self._in_main:
+                    self._engine.main_queue.drain(pause)
+                else:
+                    clock_pause(pause)
         except KeyboardInterrupt:
             raise self._stopped() from None
 
@@ -65,7 +71,8 @@ class Wait:
         """Wait on the kernel's loop: everything else of it goes on."""
         try:
             for pause in self._pauses():
-                self._engine.main_queue.drain(0)
+                if self._in_main:
+                    self._engine.main_queue.drain(0)
                 await asyncio.sleep(pause)
         except (asyncio.CancelledError, KeyboardInterrupt):
             raise self._stopped() from None

@@ -141,8 +141,13 @@ class Journal:
         self.thread.join()
         self.abandon()
 
+    def leave_to_parent(self, failure: StoreError) -> None:
+        """In a forked child: take nothing more."""
+        self._failure = failure
+        self.abandon()
+
     def abandon(self) -> None:
-        """Close the descriptor, no more: all that a forked child may do."""
+        """Close the descriptor."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, is_dataclass
 from typing import Any
 
-from nbflow.errors import UndecodableError
+from nbflow.errors import UndecodableError, UsageError
 from nbflow.values.nodes import (
+    ENCODERS,
     FINDERS,
     Encoder,
     Node,
@@ -87,7 +88,29 @@ def must_be_found(cls: type, fits: Callable[[type], bool]) -> str:
 # registered types
 
 
-def encode_custom(writer: Writer, value: Any) -> Node:
+def register(cls: Any, encode: Any, decode: Any, name: str | None) -> None:
+    """Register a codec; see `codec.register_codec`."""
+    if not isinstance(cls, type):
+        msg = f"register_codec takes a class first, not a '{type_name(type(cls))}'"
+        raise UsageError(msg)
+    if cls in ENCODERS and cls not in CUSTOM:
+        msg = f"'{type_name(cls)}' has a codec already and keeps it; wrap the value in a class of your own"
+        raise UsageError(msg)
+    if not (callable(encode) and callable(decode)):
+        msg = f"the codec of '{type_name(cls)}' needs two functions, encode and decode"
+        raise UsageError(msg)
+    name = name or f"{cls.__module__}.{cls.__qualname__}"
+    held = next((other for other, codec in CUSTOM.items() if codec.name == name), None)
+    if held is not None and class_reference(held) != class_reference(cls):
+        msg = f"the codec name {name!r} belongs to '{type_name(held)}'; pass another name="
+        raise UsageError(msg)
+    if held is not None:  # the cell that defines the class was run again
+        del CUSTOM[held], ENCODERS[held]
+    CUSTOM[cls] = CustomCodec(name, encode, decode)
+    ENCODERS[cls] = _encode_custom
+
+
+def _encode_custom(writer: Writer, value: Any) -> Node:
     """The node of a value with a registered codec."""
     codec = CUSTOM[type(value)]
     try:

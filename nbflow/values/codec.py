@@ -11,13 +11,12 @@ from typing import Any
 
 import msgspec
 
-from nbflow.errors import UndecodableError, UsageError
+from nbflow.errors import UndecodableError
 from nbflow.values import arrays, models, moments, pandas_types, plain_types, tables  # noqa: F401 - they fill nodes.py
 from nbflow.values import preview as previews
 from nbflow.values.artifacts import ArtifactFolder, ArtifactRef
-from nbflow.values.classes import CUSTOM, CustomCodec, class_reference, encode_custom
+from nbflow.values.classes import register
 from nbflow.values.nodes import (
-    ENCODERS,
     INLINE_LIMIT,
     LARGEST,
     MAX_BYTES,
@@ -125,37 +124,23 @@ def reference(encoded: Encoded, files: ArtifactFolder | None, *, allow_pickle: b
 
 
 def register_codec(
-    cls: type, encode: Callable[[Any], object], decode: Callable[[Any], object], name: str | None = None
+    type: type,  # noqa: A002 - the name in the public contract
+    encode: Callable[[Any], object],
+    decode: Callable[[Any], object],
+    name: str | None = None,
 ) -> None:
-    """Make instances of exactly *cls* storable.
+    """Make instances of exactly one class storable.
 
     Args:
-        cls: the class; its subclasses need codecs of their own.
+        type: the class; its subclasses need codecs of their own.
         encode: gives for an instance something that is storable without this codec.
         decode: gives the instance back.
         name: what the history calls the codec; defaults to the class's module and name. Keep it when the class moves.
 
     Raises:
-        UsageError: *cls* has a codec of nbflow's own, or *name* belongs to another class.
+        UsageError: the class has a codec of nbflow's own, or *name* belongs to another class.
     """
-    if not isinstance(cls, type):
-        msg = f"register_codec takes a class first, not a '{type_name(type(cls))}'"
-        raise UsageError(msg)
-    if cls in ENCODERS and cls not in CUSTOM:
-        msg = f"'{type_name(cls)}' has a codec already and keeps it; wrap the value in a class of your own"
-        raise UsageError(msg)
-    if not (callable(encode) and callable(decode)):
-        msg = f"the codec of '{type_name(cls)}' needs two functions, encode and decode"
-        raise UsageError(msg)
-    name = name or f"{cls.__module__}.{cls.__qualname__}"
-    held = next((other for other, codec in CUSTOM.items() if codec.name == name), None)
-    if held is not None and class_reference(held) != class_reference(cls):
-        msg = f"the codec name {name!r} belongs to '{type_name(held)}'; pass another name="
-        raise UsageError(msg)
-    if held is not None:  # the cell that defines the class was run again
-        del CUSTOM[held], ENCODERS[held]
-    CUSTOM[cls] = CustomCodec(name, encode, decode)
-    ENCODERS[cls] = encode_custom
+    register(type, encode, decode, name)
 
 
 def equal(a: bytes, b: bytes) -> bool:

@@ -75,7 +75,7 @@ def _size(record: Record) -> int:
 
 def _bare_record(error: BaseException) -> Record:
     cls = type(error)
-    names: Record = {"type": type_name(cls), "module": str(cls.__module__), "qualname": str(cls.__qualname__)}
+    names: Record = {"type": str(cls.__name__), "module": str(cls.__module__), "qualname": str(cls.__qualname__)}
     texts: Record = {"message": _message(error), "traceback": _stack(error)}
     return {**names, **texts, "frames": [], "notes": [], "attributes": {}, "lost": ["args"]}
 
@@ -93,7 +93,7 @@ def _record(error: BaseException, depth: int, seen: set[int]) -> Record:
     seen.add(id(error))
     cls = type(error)
     record: Record = {
-        "type": type_name(cls),
+        "type": str(cls.__name__),
         "module": str(cls.__module__),
         "qualname": str(cls.__qualname__),
         "message": _message(error),

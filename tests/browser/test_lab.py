@@ -65,7 +65,7 @@ def test_approve_during_a_sync_busy_cell_is_durable_before_that_cell_ends(notebo
     assert notebook.is_busy(2)
     notebook.await_prompt(2)
     replace(notebook, 3, f"print([(e.kind.value, e.body.get('type')) for e in {EVENTS} if e.kind == 'event'])")
-    assert notebook.run_to_end(3) == "[('event', 'approval')]"
+    assert notebook.run_to_end(3).strip() == "[('event', 'approval')]"
 
 
 def test_approve_lets_a_waiting_cell_end(open_notebook) -> None:
@@ -90,7 +90,7 @@ def test_two_clicks_and_two_tabs_decide_once(notebook, context, lab) -> None:
     panel.button("Approve").evaluate("(button) => { button.click(); button.click(); }")
     panel.await_word("Complete")
     replace(notebook, 3, f"print(sum(e.kind == 'event' for e in {EVENTS}))")
-    assert notebook.run_to_end(3) == "1"
+    assert notebook.run_to_end(3).strip() == "1"
 
 
 def test_after_a_kernel_restart_the_old_panel_greys_and_the_run_again_cell_is_live(notebook) -> None:

@@ -156,6 +156,8 @@ def test_store_shows_where_the_history_is_and_switches(kernel):
     out = kernel.run("%workflow store other.duckdb", ok=True)
     assert str(kernel.folder / "other.duckdb") in out.stdout
     assert "no instances" in kernel.run("%workflow list", ok=True).stdout
+    assert kernel.run("%workflow store nowhere/at/all.duckdb", ok=False).error.startswith("StoreError")
+    assert "no instances" in kernel.run("%workflow list", ok=True).stdout  # the one before is used on
     kernel.run("%workflow store .nbflow/history.duckdb", ok=True)
     assert "a1" in kernel.run("%workflow list", ok=True).text
 

@@ -92,6 +92,13 @@ def test_waiting_works_under_other_cell_magics(kernel, above):
     assert kernel.evaluate(f"({DONE}, inst.output)") == ("complete", "done")
 
 
+def test_an_instance_whose_cell_was_captured_is_shown_where_it_is_asked_for(kernel):
+    kernel.run("%%capture caught\n%%workflow w1 --as inst\n" + HELD, ok=True)
+    assert len(kernel.run("inst", ok=True).views) == 1
+    assert len(kernel.run("inst", ok=True).views) == 1
+    kernel.run("go.set()")
+
+
 def test_waiting_works_with_autoawait_off(kernel):
     kernel.run("%autoawait off", ok=True)
     assert shown_once(kernel.run("%%workflow w1 --wait\n" + CLASS, ok=True))

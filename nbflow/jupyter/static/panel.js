@@ -731,7 +731,7 @@ class Speaker {
  * @typedef {object} Panel what the parts share
  * @property {Link} link
  * @property {() => State} state
- * @property {() => boolean} live
+ * @property {() => string} unheard why no click can work now, "" where one can
  * @property {(text: string) => void} notice
  * @property {(id: string) => string} uid
  */
@@ -814,7 +814,7 @@ class Header {
     }
     this.stop.addEventListener("click", () => {
       if (this.stop.getAttribute("aria-disabled") === "true") panel.notice(this.stop.title);
-      else this.ask(this.confirm.hidden);
+      else this.ask(Boolean(this.confirm.hidden));
     });
   }
 
@@ -884,7 +884,7 @@ class Header {
   /** @param {Head} head */
   updateControls(head) {
     const can = controls(head);
-    const connecting = this.panel.live() ? "" : "connecting to the kernel";
+    const unheard = this.panel.unheard();
     show(this.pause, can.shown === "pause");
     show(this.resume, can.shown === "resume");
     show(this.retry, can.retry_now === "");
@@ -894,9 +894,9 @@ class Header {
       [this.retry, can.retry_now],
       [this.stop, can.terminate],
     ])) {
-      if (!button.dataset.sending) setReason(button, connecting || reason);
+      if (!button.dataset.sending) setReason(button, unheard || reason);
     }
-    if (this.terminate && !this.terminate.dataset.sending) setReason(this.terminate, connecting || can.terminate);
+    if (this.terminate && !this.terminate.dataset.sending) setReason(this.terminate, unheard || can.terminate);
     if (can.terminate && !this.confirm.hidden) this.ask(false);
   }
 
@@ -940,7 +940,7 @@ class Banner {
     }
     this.other = makeButton(choose ? "Send other payload…" : "Send payload…", "", "nbf-quiet");
     this.other.setAttribute("aria-expanded", "false");
-    this.other.addEventListener("click", () => this.open(this.box.hidden));
+    this.other.addEventListener("click", () => this.open(Boolean(this.box.hidden)));
     actions.append(...this.deciding, this.other);
     this.box = this.makeBox(wait);
     this.root.append(actions, this.box);
@@ -1001,9 +1001,9 @@ class Banner {
   /** @param {number} now */
   update(now) {
     const gone = this.wait.due !== null && now >= this.wait.due;
-    const connecting = this.panel.live() ? "" : "connecting to the kernel";
+    const unheard = this.panel.unheard();
     for (const button of this.deciding) {
-      if (!button.dataset.sending) setReason(button, connecting || (gone ? "its time is over" : ""));
+      if (!button.dataset.sending) setReason(button, unheard || (gone ? "its time is over" : ""));
     }
     this.tick(now);
   }
@@ -1078,6 +1078,7 @@ class StepList {
     this.asking = false;
     this.askedAt = 0;
     this.round = 0;
+    this.answered = 0;
     this.following = true;
     this.root = make("div", "nbf-steps");
     this.count = make("span", "nbf-shown");
@@ -1299,7 +1300,7 @@ class StepList {
     if (!wanted || this.asking || (!wanted.missing && Date.now() - this.askedAt < REFRESH_MS)) return;
     this.asking = true;
     this.askedAt = Date.now();
-    const { round } = this;
+    const round = this.round;
     const { start, stop } = wanted;
     const message = { type: "rows", start, stop, text: this.filter.value, state: this.state.value };
     this.panel.link.ask(message, (answer) => {
@@ -1648,7 +1649,7 @@ function render({ model, el }) {
   const panel = {
     link,
     state: () => state,
-    live: () => freshness(link, Date.now()).live,
+    unheard: () => freshness(link, Date.now()).text,
     notice: (text) => {
       said = text;
       setText(notice, text);
@@ -1738,13 +1739,13 @@ function render({ model, el }) {
   model.on("msg:custom", onMessage);
   const unwatch = watchKernel(model, (word) => {
     link.kernel = word;
-    tick();
+    update();
   });
   const timer = setInterval(() => {
     link.tick();
-    const was = root.dataset.live;
+    const before = stale.textContent;
     tick();
-    if (was !== root.dataset.live) update();
+    if (before !== stale.textContent) update();
   }, 1000);
   panel.notice("");
   update();

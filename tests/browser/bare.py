@@ -1,0 +1,97 @@
+"""The panel alone in an empty page, with a kernel made of a few lines: quick, and any state can be shown."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Page
+
+STATIC = Path(__file__).resolve().parents[2] / "nbflow" / "jupyter" / "static"
+NOW = 1_890_000_000_000  # what the page's clock says where a test installs one
+
+# Answers as panel.py does. `silent` keeps answers back; `rowOf` makes row n of a large instance.
+KERNEL = """
+window.mount = async ({js, css, state, details, silent, theme}) => {
+  document.body.dataset.jpThemeLight = String(theme === 'light');
+  document.body.style.background = theme === 'light' ? '#fff' : '#111';
+  const style = document.createElement('style');
+  style.textContent = css + (theme === 'light' ? '' :
+    ':root{--jp-layout-color0:#111;--jp-content-font-color1:#fff}');
+  document.head.append(style);
+  const host = document.createElement('div');
+  document.body.append(host);
+  const handlers = {};
+  const fire = (name, message) => (handlers[name] ?? []).forEach((handler) => handler(message));
+  const rowOf = (i) => ({i, key: ['do', 'embed', i + 1, null], state: 'finished', started: 1000, ended: 2000, note: 'row ' + i});
+  const kernel = window.kernel = {
+    state, silent, sent: [],
+    push: (next) => { kernel.state = next; fire('change:state'); },
+    say: (message) => fire('msg:custom', message),
+    answer: (m) => {
+      const base = {type: 'answer', id: m.id, ok: true};
+      if (m.type === 'hello') return {...base, engine: kernel.state.engine, now: Date.now(), seq: kernel.state.seq};
+      if (m.type === 'step') return {...base, step: details[m.index] ?? null};
+      if (m.type === 'rows') {
+        const stop = Math.min(m.stop, kernel.state.head.total);
+        const items = Array.from({length: Math.max(0, stop - m.start)}, (_, n) => rowOf(m.start + n));
+        return {...base, rows: {total: kernel.state.head.total, start: m.start, version: kernel.state.head.version, items}};
+      }
+      return base;
+    },
+  };
+  const model = {
+    get: () => kernel.state,
+    on: (name, handler) => (handlers[name] ??= []).push(handler),
+    off: (name, handler) => { handlers[name] = (handlers[name] ?? []).filter((one) => one !== handler); },
+    send: (message) => {
+      kernel.sent.push(message);
+      if (message.id && !kernel.silent) setTimeout(() => kernel.say(kernel.answer(message)), 1);
+    },
+  };
+  const module = await import(URL.createObjectURL(new Blob([js], {type: 'text/javascript'})));
+  const begin = performance.now();
+  window.cleanup = module.default.render({model, el: host});
+  window.handlers = handlers;
+  window.opened = performance.now() - begin;
+};
+0
+"""
+
+
+def head(**more: Any) -> dict[str, Any]:
+    told = {
+        **{"status": "running", "settled": False, "here": True, "owner": "", "alive": True, "started": NOW - 60_000},
+        **{"ended": None, "changed": NOW, "done": 0, "total": 0, "running": 0, "retrying": 0, "failed": 0, "waiting": 0},
+        **{"replayed": 0, "unreached": 0, "sleeping": None, "interrupted": None, "error": None, "version": 1},
+    }
+    return {**told, **more}
+
+
+def row(index: int, name: str, state: str, **more: Any) -> dict[str, Any]:
+    return {"i": index, "key": ["do", name, 1, None], "state": state, "started": NOW - 5_000, **more}
+
+
+def wait(**more: Any) -> dict[str, Any]:
+    asked = {"name": "ask the editor", "count": 1, "event": "approval", "prompt": "Publish?", "due": NOW + 86_400_000}
+    return {**asked, "since": NOW, "schema": None, **more}
+
+
+def state(rows: list[dict], waits: list[dict] | None = None, **more: Any) -> dict[str, Any]:
+    told = {"workflow": "Ingest", "id": "ingest-1", "created": NOW, "params": "{}", "output": "", "code": "", "traceback": False}
+    counted = more.pop("head", None) or head(total=len(rows), waiting=len(waits or []))
+    page = {"start": 0, "items": rows}
+    return {"seq": 2, "engine": "e1", "now": NOW, **told, "head": counted, "waits": waits or [], "rows": page, **more}
+
+
+def mount(page: Page, shown: dict[str, Any], *, details: dict | None = None, silent: bool = False, theme: str = "light") -> None:
+    page.set_content("<title>panel</title>")
+    page.evaluate(KERNEL)
+    sources = {"js": (STATIC / "panel.js").read_text(), "css": (STATIC / "panel.css").read_text()}
+    page.evaluate("(given) => window.mount(given)", {**sources, "state": shown, "details": details or {}, "silent": silent, "theme": theme})
+
+
+def push(page: Page, shown: dict[str, Any]) -> None:
+    page.evaluate("(next) => window.kernel.push(next)", shown)
+
+
+Mount = Callable[..., None]

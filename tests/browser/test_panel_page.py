@@ -1,0 +1,253 @@
+"""The panel in a page of its own: size, focus, silence, contrast, hostile text."""
+
+import pytest
+from playwright.sync_api import BrowserContext, Page, expect
+
+from tests.browser.bare import NOW, head, mount, push, row, state, wait
+from tests.browser.lab import PanelPage
+from tests.jupyter.instances import HOSTILE
+
+STATES = ["running", "retrying", "sleeping", "waiting", "finished", "failed", "cancelled", "interrupted"]
+
+
+@pytest.fixture
+def page(context: BrowserContext) -> Page:
+    opened = context.new_page()
+    opened.clock.install(time=NOW)
+    return opened
+
+
+def panel_of(page: Page) -> PanelPage:
+    return PanelPage(page.locator(".nbflow"))
+
+
+def every_state() -> list[dict]:
+    rows = [row(0, "load", "finished", ended=NOW, replayed=True, note="3")]
+    rows += [row(1 + place, name, name, attempt=2, limit=6, due=NOW + 60_000, note="text") for place, name in enumerate(STATES)]
+    return rows
+
+
+def test_ten_thousand_steps_open_at_once_and_scroll_with_few_rows(page) -> None:
+    shown = state([], head=head(status="complete", total=10_000, done=10_000, ended=NOW))
+    mount(page, shown)
+    page.clock.run_for(1_000)
+    panel = panel_of(page)
+    assert page.evaluate("window.opened") < 500
+    expect(panel.rows.first).to_contain_text("row 0")
+    assert panel.rows.count() < 200
+    for top, text in ((120_000, "row 5000"), (240_000, "row 9999"), (0, "row 0")):
+        panel.grid.evaluate("(grid, top) => { grid.scrollTop = top; }", top)
+        page.wait_for_timeout(50)
+        page.clock.run_for(4_000)
+        expect(panel.rows.filter(has_text=text).first).to_be_visible()
+        assert panel.rows.count() < 200
+    asked = [message for message in page.evaluate("window.kernel.sent") if message["type"] == "rows"]
+    assert all(message["stop"] - message["start"] <= 200 for message in asked)
+
+
+def test_focus_scroll_and_what_is_being_typed_survive_updates(page) -> None:
+    rows = [row(index, f"s{index}", "finished", ended=NOW) for index in range(50)]
+    mount(page, state(rows, [wait()], head=head(status="waiting", total=50, done=49, waiting=1)))
+    panel = panel_of(page)
+    page.clock.run_for(100)
+    panel.grid.evaluate("(grid) => { grid.scrollTop = 240; grid.dispatchEvent(new Event('scroll')); }")
+    panel.button("Send other payload").click()
+    box = panel.banner.get_by_label("Payload (JSON)")
+    box.fill('{"half": ')
+    first = panel.rows.first.element_handle()
+    for seq in range(3, 13):
+        more = [*rows, row(50, "late", "running")]
+        push(page, state(more, [wait()], seq=seq, head=head(status="waiting", total=51, done=49, waiting=1, version=seq)))
+        page.clock.run_for(1_000)
+    expect(box).to_be_focused()
+    expect(box).to_have_value('{"half": ')
+    assert panel.grid.evaluate("(grid) => grid.scrollTop") == 240
+    assert first.evaluate("(row) => row.isConnected")
+
+
+def test_an_older_state_that_arrives_late_is_not_shown(page) -> None:
+    mount(page, state([row(0, "a", "running")], seq=9))
+    push(page, state([row(0, "b", "running")], seq=8))
+    expect(panel_of(page).rows.first).to_contain_text("a")
+
+
+def test_controls_wait_for_the_kernel_and_a_silent_one_is_said(page) -> None:
+    mount(page, state([], [wait()], head=head(status="waiting", waiting=1)), silent=True)
+    panel = panel_of(page)
+    expect(panel.stale).to_have_text("connecting…")
+    expect(panel.button("Approve")).to_have_attribute("aria-disabled", "true")
+    page.clock.run_for(5_000)
+    expect(panel.stale).to_contain_text("the kernel is busy, or has restarted")
+    page.clock.run_for(12_000)
+    expect(panel.stale).to_contain_text("kernel busy, stopped or restarted. Run the cell again.")
+    page.evaluate("window.kernel.silent = false")
+    page.clock.run_for(40_000)
+    expect(panel.root).to_have_attribute("data-live", "true")
+    expect(panel.button("Approve")).not_to_have_attribute("aria-disabled", "true")
+
+
+def test_a_click_without_an_answer_says_so_after_three_seconds(page) -> None:
+    mount(page, state([], [wait()], head=head(status="waiting", waiting=1)))
+    panel = panel_of(page)
+    page.clock.run_for(100)
+    page.evaluate("window.kernel.silent = true")
+    panel.button("Approve").click()
+    expect(panel.button("Approve")).to_have_text("sending…")
+    panel.button("Approve").click()
+    page.clock.run_for(3_100)
+    expect(panel.notice).to_have_text("No answer from the kernel: busy, or restarted. If restarted, run the cell again.")
+    expect(panel.button("Approve")).to_have_text("Approve")
+    decided = [message for message in page.evaluate("window.kernel.sent") if message["type"] == "decide"]
+    assert [message["payload"] for message in decided] == [{"approved": True}]
+
+
+def test_news_are_acknowledged_each_two_seconds_at_most(page) -> None:
+    mount(page, state([]))
+    for seq in range(3, 103):
+        push(page, state([], seq=seq))
+        page.clock.run_for(100)
+    page.clock.run_for(3_000)
+    heard = [message["seq"] for message in page.evaluate("window.kernel.sent") if message["type"] == "heard"]
+    assert 4 <= len(heard) <= 8
+    assert heard[-1] == 102
+
+
+def test_news_from_another_engine_grey_the_panel_until_it_answers(page) -> None:
+    mount(page, state([row(0, "a", "running")]))
+    panel = panel_of(page)
+    page.clock.run_for(100)
+    page.evaluate("window.kernel.silent = true")
+    push(page, state([row(0, "a", "running")], seq=3, engine="e2"))
+    expect(panel.stale).to_contain_text("another engine answers")
+    page.evaluate("window.kernel.silent = false")
+    page.clock.run_for(60_000)
+    expect(panel.root).to_have_attribute("data-live", "true")
+
+
+def test_times_run_without_any_message(page) -> None:
+    mount(page, state([row(0, "a", "running")], [wait(due=NOW + 70_000)], head=head(total=1, running=1, waiting=1)))
+    panel = panel_of(page)
+    page.clock.run_for(10_000)
+    expect(panel.root.locator(".nbf-clock")).to_have_text("1m10s")
+    expect(panel.rows.first.locator(".nbf-time")).to_have_text("15s")
+    expect(panel.banner.locator(".nbf-left")).to_have_text("expires in 1m00s")
+
+
+def test_cleanup_stops_everything(page) -> None:
+    mount(page, state([row(0, "a", "running")]))
+    page.clock.run_for(1_000)
+    page.evaluate("window.cleanup()")
+    before = page.evaluate("window.kernel.sent.length")
+    page.clock.run_for(120_000)
+    assert page.evaluate("window.kernel.sent.length") == before
+    assert page.evaluate("Object.values(window.handlers).flat().length") == 0
+    assert page.locator(".nbflow").count() == 0
+
+
+@pytest.mark.parametrize("hostile", HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_text_in_every_place_stays_text(page, hostile) -> None:
+    hostile = hostile.encode("utf-8", "replace").decode()
+    error = {"type": hostile, "message": hostile, "traceback": hostile}
+    rows = [row(0, hostile, "failed", ended=NOW, note=hostile), row(1, hostile, "finished", ended=NOW, note=hostile)]
+    rows[1]["key"][2] = 2
+    attempts = [{"number": 1, "state": hostile, "started": NOW, "seconds": 1, "error": error}]
+    tables = [
+        {"kind": "table", "shape": [1, 1], "columns": [{"name": hostile, "dtype": hostile}], "head": [[hostile]], "index": [hostile]},
+        {"kind": "array", "shape": [hostile], "dtype": hostile, "head": [[hostile]], "heat": [[hostile]]},
+        {"kind": "image", "width": hostile, "height": hostile, "png": hostile},
+        {"kind": "json", "text": hostile},
+        {"kind": hostile, "line": hostile},
+    ]
+    shown = state(
+        rows,
+        [wait(name=hostile, event=hostile, prompt=hostile, schema={"type": "object", "properties": {hostile: {"default": hostile}}})],
+        head=head(status="waiting", total=2, done=1, failed=1, waiting=1, owner=hostile, error=error, interrupted=hostile),
+        workflow=hostile, id=hostile, params=hostile, output=hostile,
+    )  # fmt: skip
+    errors: list[str] = []
+    page.on("pageerror", lambda problem: errors.append(str(problem)))
+    for preview in tables:
+        details = {
+            0: {"row": rows[0], "preview": preview, "error": error, "attempts": attempts, "logs": hostile},
+            1: {"row": rows[1], "preview": preview, "error": None, "attempts": attempts, "logs": hostile},
+        }
+        mount(page, shown, details={str(key): value for key, value in details.items()})
+        page.clock.run_for(100)
+        panel = panel_of(page)
+        for index in (0, 1):
+            panel.rows.nth(index).click()
+            page.clock.run_for(100)
+            for tab in panel.root.get_by_role("tab").all():
+                tab.click()
+                page.clock.run_for(20)
+        assert page.locator(".nbflow :is(script, iframe, object, embed, a, link, style, img:not([src^='data:image/png']))").count() == 0
+        assert page.evaluate("document.querySelectorAll('.nbflow [onerror], .nbflow [onmouseover]').length") == 0
+        assert page.evaluate("window.hit") is None
+    assert errors == []
+
+
+CONTRAST = """() => {
+  const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
+  const rgb = (colour, under) => {
+    canvas.fillStyle = under ? `rgb(${under.join()})` : '#fff';
+    canvas.fillRect(0, 0, 1, 1);
+    canvas.fillStyle = colour;
+    canvas.fillRect(0, 0, 1, 1);
+    return [...canvas.getImageData(0, 0, 1, 1).data.slice(0, 3)];
+  };
+  const back = (node) => {
+    const above = [];
+    for (let at = node; at; at = at.parentElement) above.unshift(getComputedStyle(at).backgroundColor);
+    return above.reduce((under, colour) => rgb(colour, under), [255, 255, 255]);
+  };
+  const light = ([r, g, b]) => [r, g, b].map((v) => v / 255).map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const poor = [];
+  for (const node of document.querySelectorAll('.nbflow *')) {
+    const own = [...node.childNodes].some((child) => child.nodeType === 3 && child.textContent.trim()) || node.matches('svg, textarea');
+    if (!own || !node.checkVisibility()) continue;
+    if (node.closest('[aria-disabled=true]')) continue;
+    const under = back(node.matches('svg') ? node.parentElement : node);
+    const [a, b] = [light(rgb(getComputedStyle(node).color, under)), light(under)].sort((x, y) => y - x);
+    const ratio = (a + 0.05) / (b + 0.05);
+    if (ratio < 4.5) poor.push([node.className.baseVal ?? node.className, node.textContent.slice(0, 30), ratio.toFixed(2)]);
+  }
+  return poor;
+}"""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_text_and_sign_has_a_contrast_of_four_and_a_half(page, theme) -> None:
+    rows = every_state()
+    error = {"type": "ValueError", "message": "no", "traceback": "Cell [1], line 2"}
+    detail = {"row": rows[6], "preview": None, "error": error, "attempts": [], "logs": "printed"}
+    counted = head(status="waiting", total=9, done=2, failed=1, waiting=1, error=error)
+    mount(page, state(rows, [wait(due=NOW + 60_000)], head=counted, params='{"n": 1}'), details={"6": detail}, theme=theme)
+    page.clock.run_for(100)
+    panel = panel_of(page)
+    panel.button("Stop").click()
+    panel.button("Send other payload").click()
+    panel.rows.nth(6).click()
+    page.clock.run_for(100)
+    expect(panel.root.locator(".nbf-failure")).to_be_visible()
+    assert page.evaluate(CONTRAST) == []
+    page.clock.run_for(20_000)
+    expect(panel.stale).to_contain_text("no news since")
+
+
+def test_states_are_told_by_shape_and_word_not_by_colour_alone(page) -> None:
+    mount(page, state(every_state()))
+    drawn = panel_of(page).rows.evaluate_all(
+        "(rows) => rows.map((row) => [row.querySelector('svg').dataset.icon, row.querySelector('.nbf-words').textContent])"
+    )
+    assert len({icon for icon, _ in drawn}) == len(drawn)
+    assert all(words for _, words in drawn)
+
+
+def test_nothing_moves_where_motion_is_unwelcome(page) -> None:
+    page.emulate_media(reduced_motion="reduce")
+    mount(page, state([row(0, "a", "running")], head=head(total=1, running=1)))
+    icon = panel_of(page).rows.first.locator("svg")
+    assert icon.evaluate("(svg) => getComputedStyle(svg).animationName") == "none"
+    page.emulate_media(reduced_motion="no-preference")
+    assert icon.evaluate("(svg) => getComputedStyle(svg).animationName") == "nbf-pulse"

@@ -1,0 +1,116 @@
+"""`nbflow` on the shell, beside a kernel that lives and without one."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.jupyter.kernels import ROOT, kernel_in
+
+FILE = """
+import time
+from nbflow import WorkflowEntrypoint
+
+def note(text):
+    with open("side.txt", "a") as file:
+        file.write(text + "\\n")
+    return text
+
+class Adds(WorkflowEntrypoint):
+    async def run(self, event, step):
+        await step.do("note", note, "ran")
+        return event.payload["a"] + event.payload["b"]
+
+class Asks(WorkflowEntrypoint):
+    async def run(self, event, step):
+        await step.do("note", note, "asked")
+        return (await step.wait_for_event("ask", "approval")).payload
+
+class Fails(WorkflowEntrypoint):
+    async def run(self, event, step):
+        await step.do("break", note, 1 / 0, retries=0)
+"""
+
+
+@pytest.fixture
+def shell(tmp_path):
+    (tmp_path / "flows.py").write_text(FILE)
+
+    def run(*words: str, code: int = 0) -> str:
+        env = {**{k: v for k, v in os.environ.items() if not k.startswith("NBFLOW")}, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(
+            [sys.executable, "-m", "nbflow", *words],
+            cwd=tmp_path,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
+        return done.stdout + done.stderr
+
+    return run
+
+
+def test_run_runs_to_the_end_once(shell, tmp_path):
+    assert "new instance" in shell("run", "flows.py:Adds", "r1", "--params", '{"a": 1, "b": 2}')
+    assert "Nothing ran" in shell("run", "flows.py:Adds", "r1", "--params", '{"a": 1, "b": 2}')
+    assert (tmp_path / "side.txt").read_text() == "ran\n"
+    assert "r1" in shell("list", "Adds", "--status", "complete")
+    assert "complete" in shell("show", "r1")
+
+
+def test_the_exit_code_says_how_it_ended(shell):
+    shell("run", "flows.py:Fails", "f1", code=1)
+    shell("run", "flows.py:Asks", "a1", code=3)
+    shell("wait", "a1", code=3)
+    shell("terminate", "a1")
+    shell("wait", "a1", code=4)
+    shell("show", "nobody", code=2)
+    shell("run", "flows.py:Nothing", code=2)
+    shell("run", "flows.py", code=2)
+    shell("list", "--limit", "none", code=2)
+    shell("frobnicate", code=2)
+
+
+def test_an_event_from_the_shell_is_taken_by_the_next_run(shell):
+    shell("run", "flows.py:Asks", "a1", code=3)
+    assert "sent 'approval'" in shell("send-event", "a1", "approval", '{"ok": true}')
+    shell("run", "flows.py:Asks", "a1")
+    assert json.loads(shell("--json", "show", "a1"))["status"] == "complete"
+
+
+def test_answers_come_as_json(shell):
+    shell("run", "flows.py:Adds", "r1", "--params", '{"a": 1, "b": 2}')
+    listed = json.loads(shell("--json", "list"))
+    assert [(one["workflow"], one["id"], one["status"]) for one in listed] == [("Adds", "r1", "complete")]
+    assert [step["step"] for step in json.loads(shell("--json", "show", "r1"))["steps"]] == ["note"]
+    assert json.loads(shell("--json", "history", "r1"))[0]["what"] == "created"
+
+
+def test_a_payload_that_is_no_json_is_refused_with_what_to_write(shell):
+    shell("run", "flows.py:Asks", "a1", code=3)
+    assert "is no JSON" in shell("send-event", "a1", "approval", "yes", code=2)
+
+
+@pytest.mark.kernel
+def test_a_waiting_kernel_sees_an_event_from_the_shell_within_a_second(shell, tmp_path):
+    with kernel_in(tmp_path) as kernel:
+        kernel.run("%load_ext nbflow\nfrom nbflow import WorkflowEntrypoint", ok=True)
+        kernel.run(
+            "%%workflow k1 --as inst\nclass Asks(WorkflowEntrypoint):\n    async def run(self, event, step):\n"
+            "        return (await step.wait_for_event('ask', 'approval')).payload\n",
+            ok=True,
+        )
+        kernel.run("inst.wait(20)", ok=True)
+        assert "k1" in shell("list")
+        shell("send-event", "k1", "approval", '"from the shell"')
+        started = time.monotonic()
+        kernel.until("inst.is_finished()")
+        assert time.monotonic() - started < 1
+        assert kernel.evaluate("inst.output") == "from the shell"
+        shell("wait", "k1")
