@@ -60,6 +60,11 @@ class Deliveries:
                 return key
         return None
 
+    def put_back(self, key: StepKey) -> None:
+        """It could not be handed out now: it is the next one again."""
+        if key not in self._known:
+            self._arrived.appendleft(key)
+
     @property
     def pending(self) -> bool:
         """Whether live results wait for their turn."""

@@ -23,7 +23,8 @@ before the dot. What each kind carries in `body` (JSON) and `value` (an encoded 
     deleted        by
     event          event_id, type, by                                                     value = payload
     set_aside      event_id, step, why: it does not fit the schema of the wait that was to take it (S39)
-    do.started     order, attempt, config, code_hash, [parent], [rollback]: it has a rollback handler
+    do.started     order, attempt, config, code_hash, [parent], [rollback]: it has a rollback handler, [anew]: attempts
+                   before it count no more against the limit (S58; repeated by the entry that ends this attempt)
     do.retrying    order, attempt, started_at, error, retry_at: an attempt failed, another comes
     do.interrupted order, attempt, started_at: the kernel died in this attempt (S27)
     do.finished    order, attempt, started_at, code_hash, preview, output_type, [json], [uri], [parent], [config]  value

@@ -237,7 +237,10 @@ class Activation(Scope):
             return  # somebody ends it at this moment, in another thread
         key = self.deliveries.next(self.calls)
         if key is not None:
-            self._deliver(self.calls[key])
+            if self.live.rest.may_work(self.on_quiet):
+                self._deliver(self.calls[key])
+            else:
+                self.deliveries.put_back(key)
         elif self.collecting is not None:
             self._collected(self.collecting)
         elif not self._revive_cancelled() and not self.live.match_events(self):

@@ -122,7 +122,8 @@ class Body:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self.begin(self.attempt + 1)
+        if self.live.rest.may_work(self._retry_is_due):
+            self.begin(self.attempt + 1)
 
     def _launch(self) -> None:
         try:

@@ -77,8 +77,8 @@ def set_current_engine(engine: "Engine | None") -> None:
     global _engine
     with _lock:
         _engine = engine
+        atexit.unregister(_close_at_exit)
         if engine is not None:
-            atexit.unregister(_close_at_exit)
             atexit.register(_close_at_exit)
 
 

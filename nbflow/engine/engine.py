@@ -22,6 +22,7 @@ from nbflow.engine.live import LiveInstance
 from nbflow.engine.loop import LoopThread
 from nbflow.engine.news import News
 from nbflow.engine.registry import Registry, Workflow
+from nbflow.engine.slots import Slots, Waiting
 from nbflow.engine.threads import BodyThreads, MainQueue
 from nbflow.engine.timers import Timers
 from nbflow.errors import InvalidStatusError, StoreError
@@ -43,7 +44,9 @@ class Engine:
         env: what `self.env` gives beside the workflows.
         max_threads: plain bodies at once, over all instances.
         max_steps: `step.do` calls allowed in one activation (S14).
+        max_running: instances at work at once; waiting ones do not count, the others are `queued` (S5).
         lock_timeout: seconds to wait for the DuckDB file where others hold it; steps never wait for it.
+        retention: a duration: finished instances that ended longer ago are deleted when the engine starts.
         notify: called with an instance and "waiting", "errored" or "complete", once each, never in a replay.
         notebook: the notebook or script this engine works for; what it may resume by itself depends on it (S51).
         clock: for tests.
@@ -57,7 +60,9 @@ class Engine:
         env: Mapping[str, Any] | None = None,
         max_threads: int = 64,
         max_steps: int = 10_000,
+        max_running: int | None = None,
         lock_timeout: float = 10.0,
+        retention: Any = None,
         notify: Callable[[WorkflowInstance, str], Any] | None = None,
         notebook: str | None = None,
         clock: Clock | None = None,
@@ -82,6 +87,7 @@ class Engine:
         self.timers = Timers(self.thread, self.clock)
         self.threads = BodyThreads(self.thread, max_threads, "nbflow-body")
         self.ends = Ends(self)
+        self.slots, self.waiting = Slots(max_running), Waiting()
         self.closing = self.closed = False
         self.failure: StoreError | None = None
         self._launches: list[Callable[[], None]] = []
@@ -91,6 +97,8 @@ class Engine:
         self.store.on_news = News(self)
         self.store.on_acked = self._acked
         self.clock.subscribe(self)
+        if retention is not None:
+            finding.delete_finished(self, retention, None)
 
     # -- workflows ----------------------------------------------------------------------------------------------------
 
@@ -221,12 +229,6 @@ class Engine:
             if live.activation is not None:
                 live.activation.stop()
             live.notify()
-
-    def retry_interrupted(self) -> None:
-        """Go on with what a value that could not be read interrupted: a cell may have provided its class (S17)."""
-        interrupted = [live for live in tuple(self.live.values()) if live.history.head.interrupted and live.activation is None]
-        for live in interrupted:
-            self.thread.post(live.go_on)
 
     def check_open(self) -> None:
         """Refuse what a closed engine cannot do."""

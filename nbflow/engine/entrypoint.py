@@ -4,6 +4,7 @@ from typing import Any
 
 from nbflow.core.history import Head
 from nbflow.engine.context import Fields
+from nbflow.values.codec import register_codec
 
 
 class WorkflowEntrypoint:
@@ -35,7 +36,10 @@ class WorkflowEvent(Fields):
 
 
 class ReceivedEvent(Fields):
-    """What `wait_for_event` gives: payload, type and timestamp."""
+    """What `wait_for_event` gives: payload, type and timestamp; storable, so that a workflow may return it."""
+
+
+register_codec(ReceivedEvent, lambda event: dict(event), lambda fields: ReceivedEvent(**fields), name="nbflow.event")
 
 
 def make_event(params: Any, head: Head) -> WorkflowEvent:

@@ -4,7 +4,7 @@ Every control method is a plain call, safe from any thread and durable when it r
 runs it goes through that engine's journal, for any other through the store's one order for all (S52).
 """
 
-from collections.abc import Generator, Iterable
+from collections.abc import AsyncIterator, Generator, Iterable
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from nbflow.core.model import (
 )
 from nbflow.engine import control
 from nbflow.engine.live import LiveInstance
-from nbflow.engine.waiting import finished_by_polling, wait_until
+from nbflow.engine.waiting import finished_by_polling, following, wait_until
 from nbflow.errors import InstanceFailedError, InvalidStatusError, NotFoundError, UsageError
 from nbflow.store.views import InstanceView, StepView, instance_view, step_view
 from nbflow.values import codec, failures
@@ -137,6 +137,15 @@ class WorkflowInstance:
     def history(self) -> list[Entry]:
         """Its entries, oldest first."""
         return self._engine.store.read(self.created_seq)
+
+    async def follow(self, after: int = 0) -> AsyncIterator[Entry]:
+        """Give the entries after that seq, oldest first, then live ones as they are recorded; ends when it is finished.
+
+        An entry appears when it is in the file, at most a second behind a working engine; works across kernels and on any
+        loop.
+        """
+        async for entry in following(self, after):
+            yield entry
 
     def view(self) -> InstanceView:
         """The instance at a glance, for displays."""

@@ -17,6 +17,7 @@ from nbflow.core.rollback import due
 from nbflow.engine.activation import Activation
 from nbflow.engine.entrypoint import make_event
 from nbflow.engine.outputs import body_of, is_light
+from nbflow.engine.rest import Rest
 from nbflow.engine.rolling import Rollback
 from nbflow.engine.scope import Scope
 from nbflow.engine.waits import Wait
@@ -50,6 +51,7 @@ class LiveInstance:
         self.lock = threading.RLock()
         self.activation: Activation | Rollback | None = None
         self.rolling_back = False
+        self.rest = Rest(self)
         self.waits: dict[StepKey, Wait] = {}
         self.retries: dict[StepKey, Callable[[], None]] = {}
         self.unreached: tuple[StepKey, ...] = ()
@@ -148,8 +150,10 @@ class LiveInstance:
             if recorded not in _BUSY:
                 return recorded
             activation = self.activation
+            if self.engine.slots.queued(self.created_seq):
+                return Status.QUEUED
             if activation is None:
-                return recorded
+                return status_of(self.history) if self.rest.hibernating else recorded
             return status_of(self.history) if activation.idle else Status.RUNNING
 
     def is_settled(self) -> bool:
@@ -159,7 +163,7 @@ class LiveInstance:
             if head.finished or head.status is Status.PAUSED or self.lost:
                 return True
             if self.activation is None:
-                return head.interrupted is not None
+                return head.interrupted is not None or (self.rest.hibernating and settled(self.history))
             return self.activation.idle and head.status in _BUSY and settled(self.history)
 
     def view(self) -> InstanceView:
@@ -176,9 +180,18 @@ class LiveInstance:
         head = self.history.head
         self._context = context or self._context or contextvars.Context()
         rolling_back = head.status is Status.ROLLING_BACK
-        if self.activation is not None or self.lost or head.deleted or self.engine.closing or not (head.status in _BUSY or rolling_back):
+        if (
+            self.activation is not None
+            or self.lost
+            or head.deleted
+            or self.engine.closing
+            or not (head.status in _BUSY or rolling_back)
+        ):
             return
         assert self.workflow is not None
+        if not self.engine.slots.take(head.created_seq, self.activate):
+            self.notify()
+            return
         if head.deaths >= DEATHS and not rolling_back:
             self._fail_as_interrupted()
             return
@@ -190,7 +203,7 @@ class LiveInstance:
         workflow, event = self.workflow, make_event(params, head)
         activation = Activation(self, lambda: workflow.run(event, activation))
         self.waits, self.retries, self.unreached = {}, {}, ()
-        self.rolling_back = False
+        self.rolling_back = self.rest.hibernating = False
         if rolling_back:
             activation.collecting = partial(self._roll_back, activation)
         else:
@@ -211,6 +224,7 @@ class LiveInstance:
         """The activation is quiet and has nothing to hand out: what it waits for is now known."""
         if isinstance(self.activation, Activation):
             self.unreached = self.activation.unreached()
+        self.rest.noted()
         self.notify()
 
     def complete(self, activation: Activation, output: object) -> None:
@@ -285,12 +299,14 @@ class LiveInstance:
             self.record(kind, None, body, value, acked=self.notify)
         if scope is not None:
             scope.drop_tasks()
+        self.rest.ended()
         if kind is not Kind.TERMINATED:
             self.engine.tell(self, "complete" if kind is Kind.COMPLETED else "errored")
         self.engine.finished(self)
 
     def stopped(self, activation: Scope) -> None:
         """A stop has taken effect: nothing of the activation runs any more."""
+        self.rest.ended()
         if self.activation is not activation:
             return  # whoever ended it goes on from there
         self.activation = None
@@ -336,6 +352,8 @@ class LiveInstance:
         """An event has come: the activation looks at its next quiet moment."""
         if self.activation is not None:
             self.activation.on_quiet()
+        elif self.rest.hibernating and status_of(self.history) is Status.RUNNING:
+            self.rest.wake()
 
     # -- commands, on the loop ----------------------------------------------------------------------------------------
 
@@ -378,6 +396,7 @@ class LiveInstance:
     def detach(self) -> Activation | Rollback | None:
         """Let nothing more of the present activation be recorded (from any thread, under `lock`); gives it to be ended."""
         activation, self.activation = self.activation, None
+        self.rest.hibernating = False
         return activation
 
     def drop(self, activation: Activation | Rollback | None = None, *, again: contextvars.Context | None = None) -> None:
@@ -385,6 +404,7 @@ class LiveInstance:
         activation = activation or self.detach()
         if activation is not None:
             activation.abandon()
+        self.rest.ended()
         if again is not None:
             self.activate(again)
         if self.history.head.finished or self.history.head.deleted:

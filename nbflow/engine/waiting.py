@@ -1,8 +1,9 @@
 """Wait for an instance from outside the workflow loop: blocking in a thread, or awaiting on somebody else's loop."""
 
 import asyncio
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
 from nbflow.clock import SystemClock
@@ -10,6 +11,7 @@ from nbflow.engine.bodies import BODY
 from nbflow.errors import WaitTimeoutError
 
 if TYPE_CHECKING:
+    from nbflow.core.model import Entry
     from nbflow.engine.instance import WorkflowInstance
 
 POLL = 0.1  # seconds; an await that sleeps longer would not notice an Interrupt of the kernel
@@ -52,3 +54,29 @@ async def finished_by_polling(instance: "WorkflowInstance") -> None:
     """Await the end on any loop; polling lets clicks in and an Interrupt of the kernel end it at once."""
     while not instance.is_finished():  # noqa: ASYNC110 - the loop is the caller's: none of ours may wake it
         await asyncio.sleep(POLL / 2)
+
+
+async def following(instance: "WorkflowInstance", after: int) -> AsyncIterator["Entry"]:
+    """See `WorkflowInstance.follow`."""
+    loop = asyncio.get_running_loop()
+    changed = asyncio.Event()
+
+    def tell(created_seq: int) -> None:
+        if created_seq in (0, instance.created_seq):
+            loop.call_soon_threadsafe(changed.set)
+
+    unsubscribe = instance.engine.feed.subscribe(tell)
+    try:
+        while True:
+            changed.clear()
+            finished, entries = await asyncio.to_thread(lambda: (instance.is_finished(), instance.history()))
+            for entry in entries:
+                if entry.seq > after:
+                    after = entry.seq
+                    yield entry
+            if finished:
+                return
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(changed.wait(), 1.0)
+    finally:
+        unsubscribe()

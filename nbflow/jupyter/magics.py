@@ -13,7 +13,8 @@ from nbflow.engine.commands import COMMANDS, Answer, Call, Command, Front, comma
 from nbflow.errors import NbflowError, NotFoundError, UsageError
 from nbflow.jupyter.cell import parse_cell, run_cell
 from nbflow.jupyter.line import Scanner, Takes, compile_params, parse_cell_line, seconds_of, split
-from nbflow.jupyter.waiting import Wait
+from nbflow.jupyter.table import Table, step_table
+from nbflow.jupyter.waiting import Wait, stopped
 
 if TYPE_CHECKING:
     from nbflow.engine.engine import Engine
@@ -120,7 +121,7 @@ class WorkflowMagics:
             return
         display = self._display(instance)
         display.show()
-        if self.headless:
+        if self.headless or not self.settings.panel:
             display.finish()
 
     @property
@@ -166,7 +167,10 @@ class WorkflowMagics:
         engine.echo = headless
         display = self._for_cell(instance, opened.line)
         self._try_display(display.show, opened.line)
-        opened.start()
+        try:
+            opened.start()
+        except KeyboardInterrupt:
+            raise stopped(instance) from None
         if not (asked.wait or headless):
             if not self.settings.panel:
                 self._try_display(display.finish, opened.line)
@@ -342,6 +346,14 @@ class WorkflowMagics:
         facts = self.engine().store.facts()
         return self._show_answer(Answer("", ("fact", "value"), [(name, value) for name, value in facts.items()]))
 
+    def _show(self, instance: "WorkflowInstance") -> "WorkflowInstance":
+        self.last_shown = instance
+        if not self.in_kernel:
+            print(step_table(instance.steps))  # noqa: T201 - the value's own line comes after it
+            return instance
+        self.display(instance)
+        return self._value(instance)
+
     def _switch(self, path: str) -> None:
         before, self.settings.store = self.settings.store, path
         try:
@@ -352,16 +364,10 @@ class WorkflowMagics:
 
     def _show_answer(self, answer: Answer) -> Any:
         if answer.instance is not None:
-            display = self._display(answer.instance)
-            display.show()
-            if self.headless or not self.settings.panel:
-                display.finish()
-            return self._value(answer.instance)
+            return self._show(answer.instance)
         if answer.line:
             print(answer.line)  # noqa: T201
         if answer.columns and answer.rows:
-            from nbflow.jupyter.table import Table
-
             return Table(answer.columns, answer.rows)
         return None
 

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+from nbflow.store.views import StepView
+
 
 class Table:
     """Columns and rows; iterating gives the rows.
@@ -38,6 +40,12 @@ class Table:
             for row in self.rows
         )
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def step_table(steps: Sequence[StepView]) -> Table:
+    """The steps of an instance, for where no panel can be shown."""
+    rows = [(str(step.key), step.status.value, step.started_at, step.ended_at, str(step.error or "")) for step in steps]
+    return Table(("step", "status", "started", "ended", "error"), rows)
 
 
 def _text(cell: object) -> str:

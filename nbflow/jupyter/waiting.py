@@ -65,7 +65,7 @@ class Wait:
                 else:
                     clock_pause(pause)
         except KeyboardInterrupt:
-            raise self._stopped() from None
+            raise stopped(self._instance) from None
 
     async def hold(self) -> None:
         """Wait on the kernel's loop: everything else of it goes on."""
@@ -75,10 +75,12 @@ class Wait:
                     self._engine.main_queue.drain(0)
                 await asyncio.sleep(pause)
         except (asyncio.CancelledError, KeyboardInterrupt):
-            raise self._stopped() from None
+            raise stopped(self._instance) from None
 
-    def _stopped(self) -> KeyboardInterrupt:
-        error = KeyboardInterrupt(f"stopped waiting for {self._instance.id!r}; it keeps running")
-        text = f"KeyboardInterrupt: {error}"
-        error._render_traceback_ = lambda: [text]  # type: ignore[attr-defined]
-        return error
+
+def stopped(instance: "WorkflowInstance") -> KeyboardInterrupt:
+    """What an interrupted cell says, in one line: the cell ends, the instance does not."""
+    error = KeyboardInterrupt(f"stopped waiting for {instance.id!r}; it keeps running")
+    text = f"KeyboardInterrupt: {error}"
+    error._render_traceback_ = lambda: [text]  # type: ignore[attr-defined]
+    return error

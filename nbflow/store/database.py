@@ -102,7 +102,9 @@ def connect(threads: int | None = 1, memory: str | None = "256MB") -> duckdb.Duc
         config["threads"] = str(threads)
     if memory is not None:
         config["memory_limit"] = memory
-    return duckdb.connect(":memory:", config=config)
+    connection = duckdb.connect(":memory:", config=config)
+    connection.execute("set enable_progress_bar = false")
+    return connection
 
 
 def quoted(text: str | Path) -> str:

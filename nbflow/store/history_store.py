@@ -30,6 +30,8 @@ Decide = Callable[[Head, Callable[[], list[Entry]]], Sequence[Decision]]
 
 _AT_ONCE = 500
 _CLOSING = 2.0
+_OF_PARENT = "this engine belongs to the parent process: make a new Engine in the child"
+_HEADERS = 3 * 4096  # of a DuckDB file, before its blocks
 _time = SystemClock()
 _log = logging.getLogger("nbflow")
 
@@ -167,9 +169,10 @@ class FileStore:
                 return
             self._closed = True
             atexit.unregister(self.close)
+            self._loader.closing = True
             self._journal.close()
             try:
-                self._loader.call(self._finish)
+                self._loader.call(self._finish, patience=1.0)
             except StoreError as error:
                 _log.info("the journal is left for the next engine to load: %s", error)
             self._loader.stop(1.0)
@@ -198,7 +201,7 @@ class FileStore:
     def _leave_to_parent(self) -> None:
         """In a forked child: hold no lock, be unusable (S54)."""
         self._forked = self._closed = True
-        self._journal.abandon()
+        self._journal.leave_to_parent(StoreError(_OF_PARENT))
         self._desk.lease.forget()
         self._desk.counter.forget()
         if self._life is not None:
@@ -461,7 +464,7 @@ class FileStore:
             self._loader.after(Session.load_all, lambda _: None)
             connection = connect(threads=None, memory=None)
             attach = queries.file_attached(self._layout)
-            return self._loader.query(connection, lambda: queries.run(asked, connection, attach))
+            return self._loader.query(connection, lambda: self._loader.leased(lambda: queries.run(asked, connection, attach)))
 
         return self._ask(job)
 
@@ -512,8 +515,7 @@ class FileStore:
 
     def _usable(self) -> None:
         if self._forked:
-            msg = "this engine belongs to the parent process: make a new Engine in the child"
-            raise StoreError(msg)
+            raise StoreError(_OF_PARENT)
         if self._closed:
             msg = "this engine is closed; make a new Engine"
             raise StoreError(msg)
@@ -528,7 +530,19 @@ class FileStore:
 
 
 def _check_whole(layout: Layout, session: Session) -> None:
-    """No row may be missing: seqs have no gaps but those of purged rows."""
+    """No block of the file may be missing, and no row: seqs have no gaps but those of purged rows."""
+    [(block,)] = session.rows("select block_size from pragma_database_size() where database_name = 'nb'")
+    [(last,)] = session.rows(
+        "select coalesce(max(greatest(block_id, coalesce(list_max(additional_block_ids), -1))), -1) "
+        "from pragma_storage_info('nb.entries')"
+    )
+    expected, size = _HEADERS + (last + 1) * block, layout.file.stat().st_size
+    if size < expected:
+        msg = (
+            f"{str(layout.file)!r} was cut: it has {size:,} bytes of at least {expected:,}; restore it from a backup (nbflow backup). "
+            f"Nothing was changed"
+        )
+        raise StoreCorruptError(msg)
     last, count = session.rows("select coalesce(max(seq), 0), count(*) from nb.entries")[0]
     purged = int(session.rows("select coalesce(max(value), '0') from nb.meta where key = 'purged'")[0][0])
     if last - count != purged:

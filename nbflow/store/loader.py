@@ -40,6 +40,8 @@ class Loader:
 
     Attributes:
         held_by: who keeps the file from us now, in words.
+        trouble: what keeps the journal from being loaded, other than that.
+        closing: whether waits for the file are given up.
     """
 
     def __init__(self, desk: Desk, lock_timeout: float, tell: Callable[[list[Entry]], None]) -> None:
@@ -53,15 +55,15 @@ class Loader:
         self._time = SystemClock()
         self._next_load = 0.0
         self._hurry = False
-        self._stopping = False
+        self.closing = self._stopping = False
         self._running: duckdb.DuckDBPyConnection | None = None
         self.thread = threading.Thread(target=self._run, name="nbflow-loader", daemon=True)
         self.thread.start()
 
     # -- from any thread ----------------------------------------------------------------------------------------------
 
-    def call(self, job: Callable[[], T]) -> T:
-        """Run *job* in the loader's thread and give what it gives."""
+    def call(self, job: Callable[[], T], *, patience: float | None = None) -> T:
+        """Run *job* in the loader's thread and give what it gives; a user's query before it has *patience* seconds left."""
         if threading.current_thread() is self.thread:
             msg = "a callback of the store called the store: it must only note what happened"
             raise RuntimeError(msg)
@@ -81,8 +83,10 @@ class Loader:
         self._jobs.put(run)
         while True:
             try:
-                return future.result(timeout=1.0)
+                return future.result(timeout=1.0 if patience is None else patience)
             except TimeoutError:
+                if patience is not None:
+                    self.interrupt_query()
                 if future.done():
                     return future.result()
                 if not self.thread.is_alive():
@@ -122,22 +126,6 @@ class Loader:
     # -- in the loader's thread ---------------------------------------------------------------------------------------
 
     @contextmanager
-    def lease(self, seconds: float | None = None) -> Iterator[None]:
-        """Hold the lease.
-
-        Raises:
-            StoreLockedError: another engine or shell held it all the time.
-        """
-        timeout = self._timeout if seconds is None else seconds
-        lease = self.desk.lease
-        if not lease.acquire(timeout, lambda: self._stopping and seconds is None):
-            raise self._locked(lease.holder(), timeout)
-        try:
-            yield
-        finally:
-            lease.release()
-
-    @contextmanager
     def session(self, seconds: float | None = None, opening: Opening | None = None) -> Iterator[Session]:
         """Hold the lease with the file attached; commits at the end, drops all where the body raises.
 
@@ -145,38 +133,58 @@ class Loader:
             StoreLockedError: somebody held the file all the time.
             StoreError: what else is wrong with it.
         """
-        timeout = self._timeout if seconds is None else seconds
-        deadline = self._time.monotonic() + timeout
-        while True:
-            left = max(0.0, deadline - self._time.monotonic())
-            with self.lease(left if seconds is not None or left < timeout else None):
+        session = Session(self.desk)
+        for _ in self._leases(seconds):
+            try:
+                session.begin(opening)
+            except HeldError as held:
+                session.abort()
+                self.held_by = str(held)
                 session = Session(self.desk)
-                try:
-                    session.begin(opening)
-                except HeldError as held:
-                    session.abort()
-                    self.held_by = str(held)
-                except BaseException as error:
-                    session.abort()
-                    raise self._meant(error) from error
-                else:
-                    self.held_by = None
-                    yield from self._with(session)
-                    break
-            if self._time.monotonic() >= deadline or (self._stopping and seconds is None):
-                raise self._locked(self.held_by or "another program", timeout)
-            pause(CLASH)
+                continue
+            except BaseException as error:
+                session.abort()
+                self._explain(error)
+                raise
+            self.held_by = None
+            try:
+                yield session
+                session.end()
+            except BaseException as error:
+                session.abort()
+                self._explain(error)
+                raise
+            break
         self._hand_on()
 
-    def _with(self, session: Session) -> Iterator[Session]:
-        try:
-            yield session
-            session.end()
-        except BaseException as error:
-            session.abort()
-            if isinstance(error, duckdb.FatalException):
-                self.desk.database.reset()
-            raise self._meant(error) from error
+    def leased(self, work: Callable[[], T]) -> T:
+        """Do *work* under the lease, once the file is free."""
+        for _ in self._leases(None):
+            try:
+                return work()
+            except HeldError as held:
+                self.held_by = str(held)
+        raise AssertionError  # the loop ends by an error or by what work gives
+
+    def _leases(self, seconds: float | None) -> Iterator[None]:
+        """Hold the lease again and again, as long as the file turns out to be held by an outsider."""
+        timeout = self._timeout if seconds is None else seconds
+        deadline = self._time.monotonic() + timeout
+        lease = self.desk.lease
+
+        def given_up() -> bool:
+            return self.closing and seconds is None
+
+        while True:
+            if not lease.acquire(max(0.0, deadline - self._time.monotonic()), given_up):
+                raise self._locked(lease.holder(), timeout)
+            try:
+                yield
+            finally:
+                lease.release()
+            if given_up() or self._time.monotonic() >= deadline:
+                raise self._locked(self.held_by or "another program", timeout)
+            pause(CLASH)
 
     def after(self, load: Callable[[Session], bool], work: Callable[[Session], T]) -> T:
         """Hold one session after another until *load* says that nothing is left, and do *work* in the last of them."""
@@ -193,15 +201,20 @@ class Loader:
         finally:
             self._running = None
 
-    def _meant(self, error: BaseException) -> BaseException:
+    def _explain(self, error: BaseException) -> None:
+        """Raise what an error of DuckDB or of the system means; errors of ours pass."""
+        layout = self.desk.layout
         if isinstance(error, duckdb.Error):
+            if isinstance(error, duckdb.FatalException):
+                self.desk.database.reset()
             meant = self.desk.database.translated(error)
             if isinstance(meant, StoreError):
-                return meant
-            return StoreError(f"DuckDB could not work with {str(self.desk.layout.file)!r}: {meant}")
-        if isinstance(error, OSError):
-            return StoreError(f"{str(self.desk.layout.folder)!r}: {error.strerror or error}; nothing was changed")
-        return error
+                raise meant from error
+            msg = f"DuckDB could not work with {str(layout.file)!r}: {meant}"
+            raise StoreError(msg) from error
+        if isinstance(error, OSError) and error.errno is not None and error.filename is not None:
+            msg = f"{error.filename!r} of the store {str(layout.file)!r}: {error.strerror}"
+            raise StoreError(msg) from error
 
     def _locked(self, holder: str, seconds: float) -> StoreLockedError:
         self.held_by = holder

@@ -9,7 +9,7 @@ import duckdb
 from nbflow.core.model import Entry
 from nbflow.errors import StoreError, UsageError
 from nbflow.store import lines, migrate
-from nbflow.store.database import NAME, Database, connect, make_schema, quoted
+from nbflow.store.database import NAME, Database, connect, make_schema, quoted, translated
 from nbflow.store.layout import Layout
 from nbflow.store.session import placed
 
@@ -99,7 +99,10 @@ def file_attached(layout: Layout) -> Callable[[duckdb.DuckDBPyConnection], None]
     """How a query sees the store's file: read-only."""
 
     def attach(connection: duckdb.DuckDBPyConnection) -> None:
-        connection.execute(f"attach {quoted(layout.file)} as {NAME} (type duckdb, read_only)")
+        try:
+            connection.execute(f"attach {quoted(layout.file)} as {NAME} (type duckdb, read_only)")
+        except duckdb.Error as error:
+            raise translated(error, layout) from error
 
     return attach
 

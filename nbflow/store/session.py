@@ -261,8 +261,8 @@ class Session:
         folder = desk.layout.journal
         if segments.journal_end(folder, engine) <= start:
             return True
-        if segments.store_of(folder, engine) not in (desk.uid, None):
-            return True  # of another store that was here before
+        if self._foreign(engine):
+            return True
         living = engine not in self._buried and lives(folder, engine) is True
         stretch = segments.readable(folder, engine, start, ROWS, living=living)
         self._take(engine, stretch)
@@ -274,6 +274,10 @@ class Session:
         for engine in segments.engines(self._desk.layout.journal) - {self._desk.engine}:
             complete &= self.load(engine)
         return complete
+
+    def _foreign(self, engine: str) -> bool:
+        """Whether a journal is of another store that was here before."""
+        return segments.store_of(self._desk.layout.journal, engine) not in (self._desk.uid, None)
 
     def lost(self, engine: str) -> str | None:
         """What to say where a dead engine's journal, which `bury` came for, is not what the file remembers of it."""
@@ -294,6 +298,8 @@ class Session:
         Returns True when all of it is loaded, False where some is left for another lease, None where the engine lives.
         """
         desk = self._desk
+        if self._foreign(engine):
+            return True
         if engine not in self._buried:
             descriptor = seize(desk.layout.journal, engine)
             if descriptor is None and lives(desk.layout.journal, engine):

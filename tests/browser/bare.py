@@ -48,6 +48,9 @@ window.mount = async ({js, css, state, details, silent, theme}) => {
       if (message.id && !kernel.silent) setTimeout(() => kernel.say(kernel.answer(message)), 1);
     },
   };
+  setInterval(() => {
+    if (!kernel.silent) kernel.say({type: 'alive', engine: kernel.state.engine, seq: kernel.state.seq, now: Date.now(), trouble: ''});
+  }, 5000);
   const module = await import(URL.createObjectURL(new Blob([js], {type: 'text/javascript'})));
   const begin = performance.now();
   window.cleanup = module.default.render({model, el: host});

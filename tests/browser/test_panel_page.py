@@ -13,7 +13,8 @@ STATES = ["running", "retrying", "sleeping", "waiting", "finished", "failed", "c
 @pytest.fixture
 def page(context: BrowserContext) -> Page:
     opened = context.new_page()
-    opened.clock.install(time=NOW)
+    opened.clock.install(time=NOW / 1000 - 1)
+    opened.clock.pause_at(NOW / 1000)
     return opened
 
 
@@ -93,7 +94,7 @@ def test_a_click_without_an_answer_says_so_after_three_seconds(page) -> None:
     page.evaluate("window.kernel.silent = true")
     panel.button("Approve").click()
     expect(panel.button("Approve")).to_have_text("sending…")
-    panel.button("Approve").click()
+    panel.button("Approve").click(force=True)
     page.clock.run_for(3_100)
     expect(panel.notice).to_have_text("No answer from the kernel: busy, or restarted. If restarted, run the cell again.")
     expect(panel.button("Approve")).to_have_text("Approve")
@@ -148,41 +149,42 @@ def test_cleanup_stops_everything(page) -> None:
 def test_hostile_text_in_every_place_stays_text(page, hostile) -> None:
     hostile = hostile.encode("utf-8", "replace").decode()
     error = {"type": hostile, "message": hostile, "traceback": hostile}
-    rows = [row(0, hostile, "failed", ended=NOW, note=hostile), row(1, hostile, "finished", ended=NOW, note=hostile)]
-    rows[1]["key"][2] = 2
     attempts = [{"number": 1, "state": hostile, "started": NOW, "seconds": 1, "error": error}]
-    tables = [
+    previews = [
         {"kind": "table", "shape": [1, 1], "columns": [{"name": hostile, "dtype": hostile}], "head": [[hostile]], "index": [hostile]},
         {"kind": "array", "shape": [hostile], "dtype": hostile, "head": [[hostile]], "heat": [[hostile]]},
         {"kind": "image", "width": hostile, "height": hostile, "png": hostile},
         {"kind": "json", "text": hostile},
         {"kind": hostile, "line": hostile},
     ]
+    rows = [row(place, f"{place}{hostile}", "finished", ended=NOW, note=hostile) for place in range(len(previews))]
+    rows.append(row(len(rows), hostile, "failed", ended=NOW, note=hostile))
+    common = {"attempts": attempts, "logs": hostile}
+    details = {str(place): {"row": rows[place], "preview": preview, "error": None, **common} for place, preview in enumerate(previews)}
+    details[str(len(previews))] = {"row": rows[-1], "preview": None, "error": error, **common}
+    schema = {"type": "object", "properties": {hostile: {"default": hostile}}}
     shown = state(
         rows,
-        [wait(name=hostile, event=hostile, prompt=hostile, schema={"type": "object", "properties": {hostile: {"default": hostile}}})],
-        head=head(status="waiting", total=2, done=1, failed=1, waiting=1, owner=hostile, error=error, interrupted=hostile),
-        workflow=hostile, id=hostile, params=hostile, output=hostile,
-    )  # fmt: skip
+        [wait(name=hostile, event=hostile, prompt=hostile, schema=schema)],
+        head=head(status="waiting", total=6, done=5, failed=1, waiting=1, owner=hostile, error=error, interrupted=hostile),
+        **{"workflow": hostile, "id": hostile, "params": hostile, "output": hostile},
+    )
     errors: list[str] = []
     page.on("pageerror", lambda problem: errors.append(str(problem)))
-    for preview in tables:
-        details = {
-            0: {"row": rows[0], "preview": preview, "error": error, "attempts": attempts, "logs": hostile},
-            1: {"row": rows[1], "preview": preview, "error": None, "attempts": attempts, "logs": hostile},
-        }
-        mount(page, shown, details={str(key): value for key, value in details.items()})
-        page.clock.run_for(100)
-        panel = panel_of(page)
-        for index in (0, 1):
-            panel.rows.nth(index).click()
-            page.clock.run_for(100)
-            for tab in panel.root.get_by_role("tab").all():
-                tab.click()
-                page.clock.run_for(20)
-        assert page.locator(".nbflow :is(script, iframe, object, embed, a, link, style, img:not([src^='data:image/png']))").count() == 0
-        assert page.evaluate("document.querySelectorAll('.nbflow [onerror], .nbflow [onmouseover]').length") == 0
-        assert page.evaluate("window.hit") is None
+    mount(page, shown, details=details)
+    page.clock.run_for(100)
+    panel = panel_of(page)
+    for index in range(len(rows)):
+        panel.rows.nth(index).dispatch_event("click")
+        page.clock.run_for(50)
+        tabs = panel.root.get_by_role("tab")
+        assert tabs.count() >= 3
+        for place in range(tabs.count()):
+            tabs.nth(place).dispatch_event("click")
+            unwanted = page.locator(".nbflow").locator("script, iframe, object, embed, a, link, style, img:not([src^='data:image/png;'])")
+            assert unwanted.count() == 0
+            assert page.locator(".nbflow :is([onerror], [onmouseover])").count() == 0
+    assert page.evaluate("window.hit === undefined")
     assert errors == []
 
 

@@ -66,6 +66,7 @@ def test_the_magic_waits_takes_an_event_and_ends(terminal):
     assert "history.duckdb" in shown
     assert "new instance t1" in shown
     assert "waiting" in cell(terminal, ASKS.format(wait=" --wait"))
+    assert "ask" in run(terminal, "%workflow show t1")
     assert "sent 'approval'" in run(terminal, "%workflow send-event t1 approval {'a': 1}")
     assert "t1: complete" in run(terminal, "%workflow wait t1")
     assert "{'a': 1}" in run(terminal, "await inst")

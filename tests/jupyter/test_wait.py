@@ -264,6 +264,14 @@ def test_papermill_runs_a_notebook_with_workflows(tmp_path):
     assert "{'ok': True}" in printed(tmp_path / "out.ipynb")
 
 
+def test_the_outputs_of_a_notebook_are_the_same_twice_where_stable_output_is_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setenv("NBFLOW_STABLE_OUTPUT", "1")
+    monkeypatch.setenv("NBFLOW_STORE", ":memory:")
+    notebook(tmp_path / "a.ipynb")
+    run_tool(tmp_path, "nbconvert", "--to", "notebook", "--execute", "--inplace", "a.ipynb")
+    run_tool(tmp_path, "pytest", "--nbval", "-p", "no:cacheprovider", "a.ipynb")
+
+
 # -- the kernel goes ------------------------------------------------------------------------------------------------------
 
 

@@ -343,9 +343,10 @@ GOOD = "class Good(WorkflowEntrypoint):\n" + RUN
         ("%%workflow\n" + GOOD + "Good = 5\n", "UsageError"),
     ],
 )
-def test_a_bad_cell_is_one_clear_error_and_leaves_nothing(shared, cell, says):
+@pytest.mark.parametrize("stdin", [True, False], ids=["notebook", "headless"])
+def test_a_bad_cell_is_one_clear_error_and_leaves_nothing(shared, cell, says, stdin):
     shared.run("touched = []")
-    out = shared.run(cell, ok=False)
+    out = shared.run(cell, ok=False, stdin=stdin)
     assert len(out.errors) == 1
     assert says in out.error
     assert out.reply["ename"] == out.errors[0]["ename"]

@@ -692,7 +692,7 @@ class Link {
   /** Ask whether anybody is there, when it has been silent for long. */
   tick() {
     const quiet = Date.now() - this.news > SILENCE_MS || this.engine === null;
-    if (quiet && Date.now() - this.asked > 2 * SILENCE_MS) this.hello();
+    if (quiet && !document.hidden && Date.now() - this.asked > SILENCE_MS) this.hello();
   }
 
   close() {

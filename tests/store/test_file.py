@@ -1,0 +1,506 @@
+import logging
+import os
+import pwd
+import shutil
+import sqlite3
+import stat
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from nbflow.clock import pause
+from nbflow.core.model import Kind
+from nbflow.errors import StoreCorruptError, StoreError, StoreLockedError, StoreVersionError, UsageError
+from nbflow.store import migrate
+from nbflow.store import session as sessions
+from nbflow.store.history_store import FileStore
+from nbflow.store.layout import Layout
+from tests.store.actors import draft, eventually, finished, held_by_outsider, killed_after, names, owner, run, start_instance
+
+ROOT = Path(__file__).parents[2]
+
+
+def outside(file, query, values=None):
+    for _ in range(500):
+        try:
+            connection = duckdb.connect(str(file))
+            break
+        except duckdb.Error:
+            pause(0.01)  # the store has it just now
+    try:
+        return connection.execute(query, values).fetchall()
+    finally:
+        connection.close()
+
+
+def listing(folder):
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+
+
+def refused(file, error, match):
+    """The store is refused with that message, and what is there is left alone."""
+    before = file.read_bytes()
+    with pytest.raises(error, match=match) as caught:
+        FileStore(file)
+    assert file.name in str(caught.value)
+    assert file.read_bytes() == before
+    assert not list((file.parent / f"{file.stem}.nbflow" / "journal").iterdir())
+
+
+# -- where things are
+
+
+def test_the_default_store_is_a_hidden_folder_for_its_user_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    store = FileStore()
+    folder = tmp_path / ".nbflow"
+    try:
+        assert store.path == folder / "history.duckdb"
+        assert store.artifacts == folder / "artifacts"
+        assert store.created
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert stat.S_IMODE(store.path.stat().st_mode) == 0o600
+        assert (folder / ".gitignore").read_text() == "*\n"
+        start_instance(store)
+        store.append(finished(1, "s"))
+        store.flush()
+        assert {stat.S_IMODE(path.stat().st_mode) & 0o077 for path in (folder / "journal").iterdir()} == {0}
+    finally:
+        store.close()
+    assert Layout.of(folder / "history.duckdb") == Layout.of(None)
+
+
+def test_a_named_file_has_a_folder_beside_it(opened, tmp_path):
+    store = opened(tmp_path / "runs.duckdb")
+    assert store.artifacts == tmp_path / "runs.nbflow" / "artifacts"
+    assert {path.name for path in tmp_path.iterdir()} == {"runs.duckdb", "runs.nbflow"}
+
+
+def test_a_link_leads_to_the_same_locks_and_journals(opened, tmp_path):
+    real = opened(tmp_path / "history.duckdb")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "link.duckdb").symlink_to(real.path)
+    linked = opened(tmp_path / "elsewhere" / "link.duckdb")
+    created = start_instance(real)
+    assert linked.uid == real.uid
+    assert linked.claim([created], owner(linked), "cell") == {}
+    assert [path.name for path in (tmp_path / "elsewhere").iterdir()] == ["link.duckdb"]
+
+
+def test_a_store_opens_again_with_its_history(opened):
+    store = opened()
+    created = start_instance(store)
+    store.append(finished(created, "s"))
+    store.close()
+    again = opened()
+    assert not again.created
+    assert again.uid == store.uid
+    assert names(again.read(created)) == ["created", "claimed", "s"]
+
+
+def test_older_tools_can_read_the_file(opened):
+    store = opened()
+    start_instance(store)
+    store.close()
+    connection = duckdb.connect()
+    connection.execute(f"attach '{store.path}' as nb (read_only)")
+    [(tags,)] = connection.execute("select tags from duckdb_databases() where database_name = 'nb'").fetchall()
+    assert tags["storage_version"] == "v1.4.0+"
+    assert connection.execute("select block_size from pragma_database_size() where database_name = 'nb'").fetchall() == [(16384,)]
+    assert connection.execute("select instance_id, status from nb.instances").fetchall() == [("a", "queued")]
+
+
+def test_tables_and_columns_explain_themselves(opened):
+    store = opened()
+    assert store.sql("select count(*) from duckdb_tables() where database_name = 'nb' and comment is null").fetchall() == [(0,)]
+    columns = store.sql("select column_name, comment from duckdb_columns() where database_name = 'nb' and table_name = 'entries'").fetchall()
+    assert len(columns) == 10
+    assert all(comment for _, comment in columns)
+
+
+# -- what is no store
+
+
+def test_a_text_file_is_refused(file):
+    file.write_text("not a database\n" * 100)
+    refused(file, StoreCorruptError, "is not a DuckDB file.*move it away or name another file. Nothing was changed")
+
+
+def test_an_empty_file_is_refused(file):
+    file.touch()
+    refused(file, StoreCorruptError, "Nothing was changed")
+
+
+def test_a_sqlite_file_is_refused_without_any_download(file):
+    with sqlite3.connect(file) as connection:
+        connection.execute("create table t(x)")
+    connection.close()
+    refused(file, StoreCorruptError, "is not a DuckDB file")
+
+
+def test_somebody_elses_duckdb_file_is_refused(file):
+    outside(file, "create table mine as select 1 as x")
+    refused(file, StoreCorruptError, "is a DuckDB file, but no history of nbflow: name another file")
+
+
+def test_an_empty_duckdb_file_becomes_a_store(file, opened):
+    outside(file, "select 1")
+    store = opened()
+    assert store.created
+    assert start_instance(store) == 1
+
+
+def test_a_folder_and_a_missing_folder_are_named(tmp_path):
+    with pytest.raises(UsageError, match="is a folder, not a DuckDB file"):
+        FileStore(tmp_path)
+    with pytest.raises(StoreError, match="the folder '.*nowhere' does not exist; make it first"):
+        FileStore(tmp_path / "nowhere" / "x.duckdb")
+
+
+@pytest.mark.parametrize("fraction", [0.01, 0.3, 0.6, 0.9])
+def test_a_truncated_file_is_refused_or_read_as_damaged_never_as_less(file, fraction):
+    with_rows(file, 3_000)
+    data = file.read_bytes()
+    file.write_bytes(data[: int(len(data) * fraction)])
+    cut = file.read_bytes()
+    with pytest.raises(StoreError, match=r"history\.duckdb'") as caught:
+        store = FileStore(file)
+        try:
+            assert len(store.read(1)) == 3_002
+        finally:
+            store.close()
+    assert "Nothing was changed" in str(caught.value)
+    assert file.read_bytes() == cut
+
+
+def with_rows(file, count):
+    store = FileStore(file)
+    created = start_instance(store)
+    for number in range(count):
+        store.append(finished(created, f"s{number}", os.urandom(40)))
+    store.close()
+
+
+def test_a_row_that_is_missing_is_noticed_when_the_store_opens(file):
+    with_rows(file, 10)
+    outside(file, "delete from entries where seq = 5")
+    refused(file, StoreCorruptError, "is not whole: 12 were recorded, 11 are there and 0 were purged")
+
+
+def test_a_newer_schema_is_refused_and_named(file):
+    FileStore(file).close()
+    outside(file, "update meta set value = '7' where key = 'schema'")
+    refused(file, StoreVersionError, "has schema version 7, this nbflow knows 1.*upgrade nbflow and restart")
+
+
+def test_a_schema_that_became_newer_stops_loading_and_steps_go_on(file, opened):
+    store = opened()
+    created = start_instance(store)
+    eventually(lambda: store._desk.own == store._journal.synced)
+    outside(file, "update meta set value = '7' where key = 'schema'")
+    acked = []
+    store.append(finished(created, "s"), lambda: acked.append(1))
+    store.flush()
+    assert acked == [1]
+    with pytest.raises(StoreVersionError):
+        store.read(created)
+    outside(file, "update meta set value = '1' where key = 'schema'")
+    assert names(store.read(created))[2:] == ["s"]
+
+
+def test_an_older_schema_is_brought_up_to_date_and_a_copy_kept(file, monkeypatch):
+    with_rows(file, 10)
+    monkeypatch.setattr(migrate, "SCHEMA", 3)
+    monkeypatch.setattr(migrate, "STEPS", {1: "alter table entries add column extra integer", 2: "insert into meta values ('new', 'x')"})
+    store = FileStore(file)
+    try:
+        assert dict(store.sql("select key, value from meta where key in ('schema', 'new')").fetchall()) == {"schema": "3", "new": "x"}
+        assert "brought to schema version 3" in store.warnings[0]
+    finally:
+        store.close()
+    [copy] = file.parent.glob("history.schema1.duckdb")
+    assert outside(copy, "select value from meta where key = 'schema'") == [("1",)]
+    assert outside(copy, "select count(*) from entries") == [(12,)]
+
+
+def test_a_step_to_the_next_schema_that_fails_changes_nothing(file, monkeypatch):
+    with_rows(file, 10)
+    monkeypatch.setattr(migrate, "SCHEMA", 2)
+    monkeypatch.setattr(migrate, "STEPS", {1: "update meta set value = '9'; create table t(x int); select nonsense"})
+    with pytest.raises(StoreError):
+        FileStore(file)
+    assert outside(file, "select value from meta where key = 'schema'") == [("1",)]
+
+
+def test_no_schema_is_changed_under_another_engine(file, opened, monkeypatch):
+    opened()
+    monkeypatch.setattr(migrate, "SCHEMA", 2)
+    monkeypatch.setattr(migrate, "STEPS", {1: "select 1"})
+    with pytest.raises(StoreError, match="1 other kernel.s. work with it: close them"):
+        FileStore(file)
+
+
+def test_an_unknown_kind_of_entry_asks_for_a_newer_nbflow(file, opened):
+    with_rows(file, 1)
+    outside(file, "insert into entries select seq + 1, recorded_at, created_seq, token, 'do.dreamt', step, count, key, body, value from entries where seq = 3")
+    with pytest.raises(StoreVersionError, match="kind 'do.dreamt'"):
+        opened().read(1)
+
+
+# -- no access
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@pytest.mark.parametrize("what", ["folder", "file"])
+def test_without_write_access_the_message_says_what_and_nothing_is_made(tmp_path, what):
+    nobody = pwd.getpwnam("nobody").pw_uid
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    for parent in [folder, *folder.parents]:
+        if parent.owner() == "root" and parent not in (Path("/"), Path("/tmp")):
+            parent.chmod(parent.stat().st_mode | 0o055)
+    file = folder / "history.duckdb"
+    if what == "file":
+        with_rows(file, 3)
+        file.chmod(0o444)
+    before = listing(folder)
+    done = run(
+        """
+        import os, sys
+        from nbflow.errors import StoreError
+        from nbflow.store.history_store import FileStore
+        os.setuid(int(sys.argv[2]))
+        try:
+            FileStore(sys.argv[1])
+        except StoreError as error:
+            print(type(error).__name__, error)
+        """,
+        file,
+        nobody,
+        cwd=ROOT,
+    )
+    assert done.stdout.startswith("StoreError '"), (done.stdout, done.stderr)
+    assert str(folder) in done.stdout
+    assert "write access" in done.stdout
+    assert listing(folder) == before
+
+
+def test_a_file_that_an_outsider_holds_cannot_be_opened_and_he_is_named(file):
+    FileStore(file).close()
+    with held_by_outsider(file) as outsider:
+        with pytest.raises(StoreLockedError, match=rf"PID {outsider.pid}"):
+            FileStore(file, lock_timeout=0.2)
+    FileStore(file).close()
+
+
+def test_the_users_own_connection_in_this_process_is_named(file, opened):
+    store = opened(lock_timeout=0.2)
+    mine = duckdb.connect(str(file))
+    try:
+        with pytest.raises(StoreLockedError, match="in this very process|this process"):
+            store.heads()
+    finally:
+        mine.close()
+    assert store.heads() == []
+
+
+# -- the file goes away under a living engine
+
+
+def test_a_file_that_was_deleted_is_not_made_anew(file, opened):
+    store = opened()
+    created = start_instance(store)
+    aside = file.with_name("aside")
+    file.rename(aside)
+    store.append(finished(created, "s"))
+    store.flush()
+    with pytest.raises(StoreCorruptError, match="was deleted or moved away while engines were at work; put it back"):
+        store.read(created)
+    assert not file.exists()
+    with pytest.raises(StoreCorruptError, match="is not there, but the journal of 1 engine.s. that worked with it is"):
+        FileStore(file)
+    assert not file.exists()
+    aside.rename(file)
+    assert names(store.read(created))[2:] == ["s"]
+
+
+def test_a_file_that_was_replaced_by_another_store_gets_nothing(tmp_path, opened):
+    store = opened(tmp_path / "a.duckdb")
+    other = opened(tmp_path / "b.duckdb")
+    created = start_instance(store)
+    other.close()
+    (tmp_path / "a.duckdb").rename(tmp_path / "aside")
+    shutil.copy(tmp_path / "b.duckdb", tmp_path / "a.duckdb")
+    store.append(finished(created, "s"))
+    store.flush()
+    with pytest.raises(StoreCorruptError, match="was replaced by another store"):
+        store.head(created)
+    (tmp_path / "aside").replace(tmp_path / "a.duckdb")
+    assert names(store.read(created))[2:] == ["s"]
+
+
+def test_journals_of_another_store_are_left_alone(tmp_path, opened):
+    engine = killed_after(tmp_path / "history.duckdb", "created = start_instance(store); store.append(finished(created, 's')); store.flush()")
+    (tmp_path / "history.duckdb").unlink()
+    FileStore(tmp_path / "new.duckdb").close()
+    (tmp_path / "new.duckdb").rename(tmp_path / "history.duckdb")
+    store = opened()
+    assert store.sql("select count(*) from entries").fetchall() == [(0,)]
+    assert list((tmp_path / "history.nbflow" / "journal").glob(f"{engine}*.seg"))
+
+
+# -- DuckDB's own log
+
+
+def leave_a_log(file, monkeypatch):
+    """Rows in the file, and rows and a direct entry in its log, as a death inside the lease leaves them."""
+    engine = killed_after(
+        file,
+        """
+        created = start_instance(store)
+        for i in range(50):
+            store.append(finished(created, f"s{i}"))
+        store.read(created)
+        for i in range(50, 100):
+            store.append(finished(created, f"s{i}"))
+        store.flush()
+        import nbflow.store.database as database
+        database.Database.detach = lambda self: (print(store.engine_id, flush=True), os.kill(os.getpid(), signal.SIGKILL))
+        store._ask(lambda: store._loader.after(lambda s: s.load_all(), lambda s: None))
+        """,
+    )
+    assert file.with_name("history.duckdb.wal").exists()
+    return engine
+
+
+def test_a_log_of_a_death_inside_the_lease_is_replayed(file, opened, monkeypatch):
+    leave_a_log(file, monkeypatch)
+    store = opened()
+    assert names(store.read(1))[2:] == [f"s{i}" for i in range(100)]
+    assert not file.with_name("history.duckdb.wal").exists()
+
+
+@pytest.mark.parametrize("at", [0.1, 0.3, 0.5, 0.7, 0.95])
+def test_a_log_that_duckdb_refuses_is_set_aside_and_the_journal_fills_the_gap(file, opened, monkeypatch, caplog, at):
+    leave_a_log(file, monkeypatch)
+    log = file.with_name("history.duckdb.wal")
+    data = bytearray(log.read_bytes())
+    data[int(len(data) * at)] ^= 8
+    log.write_bytes(data)
+    with caplog.at_level(logging.WARNING, logger="nbflow"):
+        store = opened()
+    entries = store.read(1)
+    assert names(entries)[2:] == [f"s{i}" for i in range(100)]
+    assert [e.seq for e in entries] == list(range(1, 103))
+    aside = file.with_name("history.duckdb.wal.damaged")
+    if aside.exists():  # some flips are harmless
+        assert aside.read_bytes() == data
+        assert "may be missing" in caplog.text
+
+
+@pytest.mark.parametrize("cut", [0, 10, 0.4, 0.9])
+def test_a_log_that_lost_its_tail_loses_nothing_that_was_journalled(file, opened, monkeypatch, cut):
+    leave_a_log(file, monkeypatch)
+    log = file.with_name("history.duckdb.wal")
+    data = log.read_bytes()
+    log.write_bytes(data[: cut if isinstance(cut, int) else int(len(data) * cut)])
+    assert names(opened().read(1))[2:] == [f"s{i}" for i in range(100)]
+
+
+def test_a_checkpoint_that_fails_at_detach_is_committed_all_the_same(file, opened, monkeypatch, caplog):
+    store = opened()
+    created = start_instance(store)
+    real = sessions.Database.detach
+    failing = [True]
+
+    def detach(database):
+        given = real(database)
+        return given and not (failing and failing.pop())
+
+    monkeypatch.setattr(sessions.Database, "detach", detach)
+    with caplog.at_level(logging.WARNING, logger="nbflow"):
+        store.command(created, lambda head, entries: [(Kind.EVENT, {"event_id": "1", "type": "go"}, b"j1")])
+    assert "could not be folded in" in caplog.text
+    assert names(store.read(created)) == ["created", "claimed", "event"]
+
+
+def test_a_fatal_error_of_duckdb_costs_no_entry(file, opened, monkeypatch):
+    store = opened()
+    created = start_instance(store)
+    failing = [True]
+    real = sessions.Database.load
+
+    def load(database, data, base):
+        count = real(database, data, base)
+        if failing:
+            failing.pop()
+            raise duckdb.FatalException("database has been invalidated")
+        return count
+
+    monkeypatch.setattr(sessions.Database, "load", load)
+    store.append(finished(created, "s"))
+    with pytest.raises(StoreError, match="DuckDB stopped over .* and was started anew"):
+        store.read(created)
+    assert names(store.read(created))[2:] == ["s"]
+
+
+# -- backup and compact
+
+
+def test_a_backup_is_a_store_of_its_own(opened, tmp_path):
+    store = opened()
+    created = start_instance(store)
+    store.append(finished(created, "s", uri="W/a/0123456789abcdef.npy"))
+    (store.artifacts / "W" / "a").mkdir(parents=True)
+    (store.artifacts / "W" / "a" / "0123456789abcdef.npy").write_bytes(b"array")
+    there = store.backup(tmp_path / "copy.duckdb")
+    assert outside(there, "select output_uri from steps") == [(str(tmp_path / "copy.nbflow/artifacts/W/a/0123456789abcdef.npy"),)]
+    assert (tmp_path / "copy.nbflow/artifacts/W/a/0123456789abcdef.npy").read_bytes() == b"array"
+    copy = opened(there)
+    assert copy.read(created) == store.read(created)
+    with pytest.raises(UsageError, match="a backup never overwrites"):
+        store.backup(there)
+
+
+def test_compact_removes_what_is_deleted_and_keeps_seqs(opened, file):
+    store, other = opened(), opened()
+    kept, gone = start_instance(store, "kept"), start_instance(store, "gone")
+    for number in range(3_000):
+        store.append(finished(gone, f"s{number}", os.urandom(60)))
+    store.append(finished(kept, "k"))
+    store.command(gone, lambda head, entries: [(Kind.DELETED, {"by": "me"}, None)])
+    before, after = store.compact()
+    assert after < before / 2
+    assert file.stat().st_size == after
+    [again] = store.create([draft("gone")], None)
+    assert again[0].created_seq == 3_007
+    assert names(other.read(kept)) == ["created", "claimed", "k"]
+    assert [h.instance_id for h in other.heads()] == ["gone", "kept"]
+    store.close()
+    other.close()
+    third = opened()
+    assert third.sql("select value from meta where key = 'purged'").fetchall() == [("3002",)]
+    third.compact()
+    assert outside_version(file) == "v1.4.0+"
+
+
+def outside_version(file):
+    done = run(
+        "import duckdb, sys; c = duckdb.connect(); c.execute(f\"attach '{sys.argv[1]}' as nb (read_only)\");"
+        "print(c.execute(\"select tags['storage_version'] from duckdb_databases() where database_name = 'nb'\").fetchall()[0][0])",
+        file,
+    )
+    return done.stdout.strip()
+
+
+def test_facts_say_where_and_how_much(opened):
+    store = opened(notebook="a.ipynb")
+    created = start_instance(store)
+    store.append(finished(created, "s"))
+    facts = store.facts()
+    assert facts["path"] == str(store.path)
+    assert facts["size"] == store.path.stat().st_size
+    assert facts["entries"] == 2
+    assert facts["engines"] == 1
+    assert facts["uid"] == store.uid
