@@ -39,7 +39,7 @@ class ReceivedEvent(Fields):
     """What `wait_for_event` gives: payload, type and timestamp; storable, so that a workflow may return it."""
 
 
-register_codec(ReceivedEvent, lambda event: dict(event), lambda fields: ReceivedEvent(**fields), name="nbflow.event")
+register_codec(ReceivedEvent, dict, lambda fields: ReceivedEvent(**fields), name="nbflow.event")
 
 
 def make_event(params: Any, head: Head) -> WorkflowEvent:

@@ -12,7 +12,7 @@ from nbflow.testing import ManualClock
 class Asks(WorkflowEntrypoint):
     async def run(self, event, step):
         await step.do("first", lambda: 1)
-        await step.wait_for_event("w", "go")
+        await step.wait_for_event("w", "go", timeout="300 days")
         return await step.do("second", lambda: 2)
 
 
