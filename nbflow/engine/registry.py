@@ -2,7 +2,7 @@
 
 import inspect
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from nbflow.core import names
@@ -28,10 +28,12 @@ class Workflow:
         cls: the class, the latest that was registered.
         code_hash: the hash of its source, without comments and formatting.
         source: the text of its cell, where it is known.
+        make_step: makes the `step` of an activation; the test kit puts its own here.
     """
 
     def __init__(self, engine: "Engine", name: str, cls: type[Any], source: str | None) -> None:
         self._engine, self.name, self.cls = engine, name, cls
+        self.make_step: Callable[[Activation], WorkflowStep] = WorkflowStep
         self.source = source if source is not None else _source_of(cls)
         self.code_hash = code_hash(self.source) if self.source else bytecode_hash(cls)
 
@@ -73,7 +75,12 @@ class Workflow:
         """Call `run` of one activation, on a new object of the class."""
         entrypoint: WorkflowEntrypoint = self.cls()
         entrypoint.env = Env(self._engine)
-        return await entrypoint.run(event, WorkflowStep(activation))
+        return await entrypoint.run(event, self.make_step(activation))
+
+    @property
+    def engine(self) -> "Engine":
+        """The engine it is registered with."""
+        return self._engine
 
     def __repr__(self) -> str:
         return f"<Workflow {self.name}>"

@@ -44,7 +44,7 @@ def smaller(book, batches=3):
 
 def executed(book, folder):
     resources = {"metadata": {"path": str(folder)}}
-    NotebookClient(book, timeout=240, kernel_name="python3", record_timing=False, resources=resources).execute()
+    NotebookClient(book, timeout=100, kernel_name="python3", record_timing=False, resources=resources).execute()
     return book
 
 

@@ -691,7 +691,7 @@ class Link {
 
   /** Ask whether anybody is there, when it has been silent for long. */
   tick() {
-    const quiet = Date.now() - this.news > SILENCE_MS || this.engine === null;
+    const quiet = Date.now() - this.news > SILENCE_MS || this.engine === null || this.other;
     if (quiet && !document.hidden && Date.now() - this.asked > SILENCE_MS) this.hello();
   }
 
@@ -1093,8 +1093,10 @@ class StepList {
     bar.append(make("span", "nbf-heading", "Steps"), this.count, this.filter, this.state);
     this.grid = make("div", "nbf-grid", "", { role: "treegrid", tabindex: "0", "aria-label": "Steps", "aria-colcount": "5" });
     this.columns = make("div", "nbf-row nbf-columns", "", { role: "row", "aria-rowindex": "1" });
-    for (const name of ["", "Step", "State", "Output", "Time"]) {
-      this.columns.append(make("div", "", name, { role: "columnheader", ...(name ? {} : { "aria-label": "Sign" }) }));
+    for (const name of ["Sign", "Step", "State", "Output", "Time"]) {
+      const title = make("div", "", "", { role: "columnheader" });
+      title.append(make("span", name === "Sign" ? "nbf-spoken" : "", name));
+      this.columns.append(title);
     }
     this.body = make("div", "nbf-rows", "", { role: "rowgroup" });
     this.empty = make("div", "nbf-empty");
