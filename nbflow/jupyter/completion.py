@@ -44,7 +44,7 @@ def completer(
         rest = match["rest"]
         text = re.split(r"\s", rest)[-1]
         try:
-            found = [each for each in complete(text, match["magic"], rest) if each.startswith(text)]
+            found = [each for each in complete(text, match["magic"], rest) if each.lstrip('"').startswith(text.lstrip('"'))]
         except Exception:  # noqa: BLE001 - Tab must not print a traceback into what is being typed
             found = []
         return {
@@ -102,4 +102,5 @@ def _ids(engine: "Engine | None") -> list[str]:
 
 
 def _step(step: Any) -> str:
-    return step.name if step.count == 1 else f"{step.name}#{step.count}"
+    text = step.name if step.count == 1 else f"{step.name}#{step.count}"
+    return f'"{text}"' if " " in text else text

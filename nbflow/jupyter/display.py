@@ -4,7 +4,6 @@ import atexit
 import threading
 from typing import TYPE_CHECKING, Any
 
-from nbflow.errors import NbflowError
 from nbflow.ids import new_uid
 from nbflow.jupyter import fallback
 from nbflow.store.views import InstanceView
@@ -86,21 +85,17 @@ class Display:
         wanted = self._wanted
         return None if wanted is None or not self._open else max(0.0, self._written + REWRITE - now)
 
-    def close(self) -> None:
-        """Empty the panel's output; the twin stays, written once more."""
+    def close(self, view: InstanceView | None = None) -> None:
+        """Empty the panel's output; the twin stays, written once more where *view* is given."""
         with self._lock:
             if not self._open:
                 return
             self._open = False
             try:
-                self._write(self._inst.view(), update=True)
-            except NbflowError:
-                pass  # the engine is closed; what the twin says was true then
-            except Exception:  # noqa: BLE001 - the same for a socket
-                pass
-            try:
+                if view is not None:
+                    self._write(view, update=True)
                 self._publish(_EMPTY, self._panel_id, update=True)
-            except Exception:  # noqa: BLE001
+            except Exception:  # noqa: BLE001 - a closed socket or engine: what the twin says was true then
                 pass
 
     def _text(self, view: InstanceView) -> str:

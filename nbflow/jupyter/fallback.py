@@ -89,12 +89,14 @@ def _chosen(rows: Sequence[StepView], count: int = STEPS) -> list[StepView]:
 
 
 def _page(view: InstanceView, rows: Sequence[StepView], *, notes: int, stable: bool, line: str) -> str:
-    parts = [f'<div style="{_MUTED}">{_safe(line, _LONGEST_LINE)}</div>' if line and not stable else ""]
-    parts.append(f"<div>{_headline(view, stable=stable)}</div>")
-    parts.append(_how_to_answer(view) if not stable else "")
-    if rows:
-        parts.append(_table(view, rows, notes=notes, stable=stable))
-    return f'<div style="margin:2px 0">{"".join(parts)}</div>'
+    told = f'<div style="{_MUTED}">{_safe(line, _LONGEST_LINE)}</div>' if line and not stable else ""
+    answer = "" if stable else _how_to_answer(view)
+    table = _table(view, rows, notes=notes, stable=stable) if rows else ""
+    folded = ""
+    if answer or table:
+        summary = "steps, and how to answer from a shell" if answer and view.waits else "steps"
+        folded = f'<details><summary style="cursor:pointer">{summary}</summary>{answer}{table}</details>'
+    return f'<div style="margin:2px 0">{told}<div>{_headline(view, stable=stable)}</div>{folded}</div>'
 
 
 def _headline(view: InstanceView, *, stable: bool) -> str:
@@ -131,7 +133,7 @@ def _how_to_answer(view: InstanceView) -> str:
         return ""
     prompts = "".join(f"<div>{_safe(wait.prompt, _LONGEST_LINE)}</div>" for wait in view.waits[:3] if wait.prompt)
     shell = "".join(f'<div style="{_CODE}">{_safe(command, 1_000)}</div>' for command in commands)
-    return f'{prompts}<div style="{_MUTED}">run the cell for the panel, or in a shell:</div>{shell}'
+    return f'{prompts}<div style="{_MUTED}">in the panel (run the cell where it is not shown), or in a shell:</div>{shell}'
 
 
 def _table(view: InstanceView, rows: Sequence[StepView], *, notes: int, stable: bool) -> str:
@@ -148,7 +150,7 @@ def _table(view: InstanceView, rows: Sequence[StepView], *, notes: int, stable: 
     more = view.total - len(rows)
     note = f'<div style="{_MUTED}">{more:,} more steps are not shown</div>' if more > 0 else ""
     table = f'<table style="border-collapse:collapse">{_header(heads)}<tbody>{"".join(body)}</tbody></table>'
-    return f'<details><summary style="cursor:pointer">steps</summary>{table}{note}</details>'
+    return f"{table}{note}"
 
 
 def _header(heads: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""`%%workflow` and `%workflow`: a line becomes one call of the engine, and its answer is shown."""
+"""`%%workflow`: a cell becomes one call of the engine, its instance is shown, and the cell waits where it is asked to."""
 
 import sys
 from collections.abc import Callable
@@ -9,11 +9,10 @@ from IPython.core.magic import no_var_expand
 
 from nbflow.core import names
 from nbflow.engine import current
-from nbflow.engine.commands import COMMANDS, Answer, Call, Command, Front, commands
-from nbflow.errors import NbflowError, NotFoundError, UsageError
+from nbflow.errors import NbflowError, UsageError
 from nbflow.jupyter.cell import parse_cell, run_cell
-from nbflow.jupyter.line import Scanner, Takes, compile_params, parse_cell_line, seconds_of, split
-from nbflow.jupyter.table import Table, step_table
+from nbflow.jupyter.command_line import CommandLine, line_help
+from nbflow.jupyter.line import compile_params, parse_cell_line
 from nbflow.jupyter.waiting import Wait, stopped
 
 if TYPE_CHECKING:
@@ -40,23 +39,6 @@ The cell may hold helpers beside its one class. %workflow lists the commands for
 """
 
 
-def line_help() -> str:
-    """The table of commands as text."""
-    rows = [(command.usage, command.help) for command in commands(Front.NOTEBOOK).values()]
-    width = min(44, max(len(usage) for usage, _ in rows))
-    lines = [f"  {usage:<{width}}  {text}" for usage, text in rows]
-    return "\n".join(
-        [
-            "Look at workflow instances and control them.",
-            "",
-            *lines,
-            "",
-            "ID is an id, WORKFLOW/ID, a workflow's name (its newest instance), a variable that holds an instance, or left out",
-            "for the instance last shown.",
-        ]
-    )
-
-
 class WorkflowMagics:
     """The two magics of one shell.
 
@@ -71,9 +53,7 @@ class WorkflowMagics:
         self._shown_as_value: tuple[WorkflowInstance, object] | None = None
         # Bound once: what is compared at unload must be the same object.
         self.workflow_cell = self.own_cell_magic = _documented(self._workflow_cell, CELL_HELP)
-        self.workflow_line = _documented(self._workflow_line, line_help())
-
-    # -- the shell ------------------------------------------------------------------------------------------------------
+        self.workflow_line = _documented(CommandLine(self).run, line_help())
 
     @property
     def headless(self) -> bool:
@@ -114,6 +94,23 @@ class WorkflowMagics:
         if engine is not None:
             engine.notify = change["new"]
 
+    def find(self, text: str) -> "WorkflowInstance":
+        """The instance that a word means: a variable that holds one, else what the engine finds."""
+        if text.isidentifier():
+            from nbflow.engine.instance import WorkflowInstance
+
+            value = self.shell.user_ns.get(text)
+            if isinstance(value, WorkflowInstance):
+                return value
+        return self.engine().instance(text)
+
+    def find_quietly(self, text: str | None) -> "WorkflowInstance | None":
+        """The same for completion: None where there is none."""
+        try:
+            return self.last_shown if text is None else self.find(text)
+        except NbflowError:
+            return None
+
     def display(self, instance: "WorkflowInstance") -> None:
         """Show an instance as a cell's value, unless its cell has shown it already."""
         shown, self._shown_as_value = self._shown_as_value, None
@@ -144,14 +141,12 @@ class WorkflowMagics:
             instance, stable=self.settings.stable_output, headless=self.headless or not self.settings.panel, line=line
         )
 
-    # -- %%workflow -----------------------------------------------------------------------------------------------------
-
     def _workflow_cell(self, line: str, cell: str) -> Any:
         asked = parse_cell_line(line)
         if asked.instance_id is not None:
             names.instance_id(asked.instance_id)
         parsed = parse_cell(self.shell, cell)
-        params = None if asked.params is None else self._evaluate(asked.params, "--params")
+        params = None if asked.params is None else self.evaluate(asked.params, "--params")
         cls = run_cell(self.shell, parsed)
         engine = self.engine()
         # A cell says what happened to its own instance first; the others of this workflow go on at `opened.start()`.
@@ -174,7 +169,7 @@ class WorkflowMagics:
         if not (asked.wait or headless):
             if not self.settings.panel:
                 self._try_display(display.finish, opened.line)
-            return self._value(instance)
+            return self.as_value(instance)
         wait = Wait(engine, instance, at_most=asked.at_most, hello=None if headless else self._hello(instance))
         if asked.awaited:
             return self._hold(wait, display, instance, opened.line)
@@ -182,7 +177,7 @@ class WorkflowMagics:
             wait.block()
         finally:
             self._try_display(display.finish, opened.line)
-        return self._value(instance)
+        return self.as_value(instance)
 
     async def _hold(
         self, wait: Wait, display: "Display | _Line", instance: "WorkflowInstance", line: str
@@ -191,9 +186,10 @@ class WorkflowMagics:
             await wait.hold()
         finally:
             self._try_display(display.finish, line)
-        return self._value(instance)
+        return self.as_value(instance)
 
-    def _value(self, instance: "WorkflowInstance") -> "WorkflowInstance":
+    def as_value(self, instance: "WorkflowInstance") -> "WorkflowInstance":
+        """The instance as the value of a cell that has shown it already."""
         if self.in_kernel:  # only the value of this very cell: `%%capture` may keep it from being displayed at all
             self._shown_as_value = (instance, self.shell.displayhook.exec_result)
         return instance
@@ -202,9 +198,12 @@ class WorkflowMagics:
         """How to ask whether a page shows the panel; None where there can be no page."""
         if not self.in_kernel or not self.settings.panel:
             return None
-        from nbflow.jupyter.panel import panel_for
+        try:
+            from nbflow.jupyter.panel import panel_for
 
-        return panel_for(instance).hello_seen.is_set
+            return panel_for(instance).hello_seen.is_set
+        except Exception:  # noqa: BLE001 - `_try_display` has told it: no panel, no hello
+            return None
 
     def _try_display(self, show: Callable[[], None], line: str) -> None:
         """Show; a display that fails is no reason not to run."""
@@ -213,163 +212,14 @@ class WorkflowMagics:
         except Exception as error:  # noqa: BLE001
             print(f"{line}\nnbflow: the panel could not be shown: {type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201
 
-    def _evaluate(self, source: str, what: str) -> Any:
+    def evaluate(self, source: str, what: str) -> Any:
+        """The value of a line's expression over the user's names, once."""
         code = compile_params(source)
         try:
             return eval(code, self.shell.user_global_ns, self.shell.user_ns)  # type: ignore[arg-type]  # noqa: S307
         except Exception as error:
             message = f"{what} {source} could not be evaluated: {type(error).__name__}: {error}; nothing was done"
             raise UsageError(message) from error
-
-    # -- %workflow ------------------------------------------------------------------------------------------------------
-
-    def _workflow_line(self, line: str) -> Any:
-        scanner = Scanner(line)
-        if not scanner.skip():
-            print(line_help())  # noqa: T201
-            return None
-        name = scanner.word()
-        command = commands(Front.NOTEBOOK).get(name)
-        if command is None:
-            raise UsageError(self._unknown_command(name))
-        call = self._read_call(command, scanner.rest)
-        match name:
-            case "wait":
-                return self._wait(call)
-            case "store":
-                return self._store(call)
-        if command.takes_instance and call.instance is None and "--older-than" not in call.options:
-            raise UsageError(self._no_instance(command))
-        assert command.act is not None
-        return self._show_answer(command.act(self.engine(), call))
-
-    def _unknown_command(self, name: str) -> str:
-        if name in COMMANDS:
-            return f"`{name}` exists on the shell only: nbflow {name}"
-        known = ", ".join(commands(Front.NOTEBOOK))
-        return f"%workflow has no command {name!r}; it has {known}"
-
-    def _no_instance(self, command: Command) -> str:
-        return f"`%workflow {command.name}` needs an ID: no instance has been shown in this notebook yet (%workflow list)"
-
-    def _read_call(self, command: Command, rest: str) -> Call:
-        """Read the words and options of one command; the table says which."""
-        if command.words and command.words[-1].name == "PAYLOAD":
-            return self._read_event(command, rest)
-        takes = {option.name: Takes.WORD if option.value else Takes.NOTHING for option in command.options}
-        given = split(rest, takes, magic=f"%workflow {command.name}")
-        words, found = list(given.words), {}
-        instance = None
-        for expected in command.words:
-            if expected.name == "ID":
-                words, instance = self._take_instance(command, words)
-            elif expected.name == "DURATION" and words:
-                found["DURATION"], words = " ".join(words), []
-            elif words:
-                found[expected.name] = words.pop(0)
-        if words:
-            message = f"%workflow {command.name}: {words[0]!r} is one word too many; it is written: {command.usage}"
-            raise UsageError(message)
-        if instance is None and "--older-than" not in given:
-            instance = self._last() if command.takes_instance else None
-        return Call(instance, found, given.options)
-
-    def _take_instance(self, command: Command, words: list[str]) -> tuple[list[str], "WorkflowInstance | None"]:
-        if not words:
-            return words, None
-        try:
-            return words[1:], self.find(words[0])
-        except NotFoundError:
-            if any(word.name == "DURATION" for word in command.words):
-                try:
-                    seconds_of(" ".join(words), "DURATION")
-                except UsageError:
-                    pass
-                else:
-                    return words, None
-            raise
-
-    def _read_event(self, command: Command, rest: str) -> Call:
-        """`ID TYPE [PAYLOAD]`: the payload is the rest of the line, a Python expression; the ID may be left out."""
-        scanner = Scanner(rest)
-        words: list[str] = []
-        payload = ""
-        while scanner.skip() and not payload:
-            here = scanner.rest
-            if len(words) == 2 or (words and not _may_be_type(here.split()[0])):
-                payload = here
-            else:
-                words.append(scanner.word())
-        if not words:
-            message = f"%workflow {command.name} is written: {command.usage}"
-            raise UsageError(message)
-        event_type = names.event_type(words[-1])
-        value = self._evaluate(payload, "the payload") if payload else None
-        instance = self.find(words[0]) if len(words) == 2 else self._last()
-        if instance is None:
-            raise UsageError(self._no_instance(command))
-        return Call(instance, {"TYPE": event_type, "PAYLOAD": value})
-
-    def _last(self) -> "WorkflowInstance | None":
-        return self.last_shown
-
-    def find(self, text: str) -> "WorkflowInstance":
-        """The instance that a word means: a variable that holds one, else what the engine finds."""
-        if text.isidentifier():
-            from nbflow.engine.instance import WorkflowInstance
-
-            value = self.shell.user_ns.get(text)
-            if isinstance(value, WorkflowInstance):
-                return value
-        return self.engine().instance(text)
-
-    def find_quietly(self, text: str | None) -> "WorkflowInstance | None":
-        """The same for completion: None where there is none."""
-        try:
-            return self._last() if text is None else self.find(text)
-        except NbflowError:
-            return None
-
-    def _wait(self, call: Call) -> Any:
-        if call.instance is None:
-            raise UsageError(self._no_instance(COMMANDS["wait"]))
-        at_most = seconds_of(call.words["DURATION"], "DURATION") if "DURATION" in call.words else None
-        instance = call.instance
-        Wait(self.engine(), instance, at_most=at_most).block()
-        self.last_shown = instance
-        return self._show_answer(Answer(f"{instance.id}: {instance.view().status.value}"))
-
-    def _store(self, call: Call) -> Any:
-        path = call.words.get("PATH")
-        if path is not None:
-            self._switch(path)
-        facts = self.engine().store.facts()
-        return self._show_answer(Answer("", ("fact", "value"), [(name, value) for name, value in facts.items()]))
-
-    def _show(self, instance: "WorkflowInstance") -> "WorkflowInstance":
-        self.last_shown = instance
-        if not self.in_kernel:
-            print(step_table(instance.steps))  # noqa: T201 - the value's own line comes after it
-            return instance
-        self.display(instance)
-        return self._value(instance)
-
-    def _switch(self, path: str) -> None:
-        before, self.settings.store = self.settings.store, path
-        try:
-            self.engine()
-        except NbflowError:
-            self.settings.store = before
-            raise
-
-    def _show_answer(self, answer: Answer) -> Any:
-        if answer.instance is not None:
-            return self._show(answer.instance)
-        if answer.line:
-            print(answer.line)  # noqa: T201
-        if answer.columns and answer.rows:
-            return Table(answer.columns, answer.rows)
-        return None
 
 
 class _Line:
@@ -380,14 +230,6 @@ class _Line:
 
     def finish(self) -> None:
         """The value of the cell says the rest."""
-
-
-def _may_be_type(word: str) -> bool:
-    try:
-        names.event_type(word)
-    except UsageError:
-        return False
-    return word not in ("True", "False", "None")  # these begin a payload
 
 
 def _documented(method: Callable[..., Any], text: str) -> Callable[..., Any]:

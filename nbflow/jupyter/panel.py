@@ -19,6 +19,7 @@ from nbflow.clock import Clock, SystemClock
 from nbflow.errors import NbflowError
 from nbflow.jupyter import snapshot
 from nbflow.jupyter.display import Display
+from nbflow.jupyter.lane import Lane
 from nbflow.jupyter.messages import (
     AskRows,
     AskStep,
@@ -42,8 +43,8 @@ __all__ = ["Display", "Panel", "close_all", "panel_for"]
 
 _STATIC = pathlib.Path(__file__).parent / "static"
 _NAMESPACE = uuid.UUID("0f3e7a52-7d0b-5c3e-9a54-6e62666c6f77")
-_BACKLOG = 100
 _DISPLAYS = 20
+_FAREWELL = 1.0
 
 # By model id. Two widgets with one model id silently kill the first one's views, so there is never a second.
 _panels: dict[str, "Panel"] = {}
@@ -75,7 +76,11 @@ def close_all() -> None:
         panels = list(_panels.values())
         _panels.clear()
     for panel in panels:
-        panel.retire()
+        panel.stop()
+    clock = SystemClock()
+    end = clock.monotonic() + _FAREWELL
+    for panel in panels:
+        panel.retire(max(0.0, end - clock.monotonic()))
 
 
 class Panel(anywidget.AnyWidget):  # type: ignore[misc]
@@ -100,10 +105,10 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
         self._thread: threading.Thread | None = None
         self._forced = False
         self._told: dict[str, Any] = {}
-        self._at_work = False
+        self._at_work = self._here = False
         self._trouble = ""
         self._displays: deque[Display] = deque(maxlen=_DISPLAYS)
-        self._commands, self._questions = _Lane("nbflow-panel-commands"), _Lane("nbflow-panel-questions")
+        self._commands, self._questions = Lane("nbflow-panel-commands"), Lane("nbflow-panel-questions")
         self._pace = Pace(sent_any=self._clock.monotonic())
         self.hello_seen = threading.Event()
         self._unsubscribe = inst.engine.feed.subscribe(self._changed)
@@ -132,13 +137,19 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
         self.hello_seen.clear()
         self._displays.append(display)
 
-    def retire(self) -> None:
-        """Empty the outputs, end the thread, close the widget."""
+    def stop(self) -> None:
+        """Tell the thread to end."""
+        if self._retired:
+            return
         self._retired = True
         self._unsubscribe()
         self._wake.set()
+
+    def retire(self, timeout: float = 1.0) -> None:
+        """Wait for the thread, at most *timeout* seconds; empty the outputs, close the widget."""
+        self.stop()
         if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(1.0)
+            self._thread.join(timeout)
         self._empty_outputs()
         _silently(self.close)
 
@@ -187,7 +198,7 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
             self._wake.set()
 
     def _read(self, view: InstanceView) -> dict[str, Any]:
-        self._at_work = snapshot.at_work(view)
+        self._at_work, self._here = snapshot.at_work(view), view.here
         first = 0 if view.total <= snapshot.FEW_ROWS else view.total - snapshot.FEW_ROWS // 2
         _, rows = self._inst.rows(first, first + snapshot.FEW_ROWS)
         engine = self._inst.engine.engine_id
@@ -271,7 +282,7 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
         if self._pace.dirty and not was_dirty:
             self._wake.set()
 
-    def _hand_over(self, lane: "_Lane", message: Message) -> None:
+    def _hand_over(self, lane: Lane, message: Message) -> None:
         if not lane.put(functools.partial(self._act, message)):
             self._answer(message.id, error="too many requests are waiting; try again")  # type: ignore[union-attr]
 
@@ -336,39 +347,11 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
         self._say(content)
 
     def _empty_outputs(self) -> None:
+        # At the end of a kernel nobody may wait for the DuckDB file: only what is in memory is read again.
+        view = _silently(self._inst.view) if self._here else None
         for display in list(self._displays):
-            display.close()
+            display.close(view)
         self._displays.clear()
-
-
-class _Lane:
-    """Runs what it is given, in order, in a daemon thread that lives while there is something to run."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._lock = threading.Lock()
-        self._waiting: deque[Callable[[], None]] = deque()
-        self._running = False
-
-    def put(self, task: Callable[[], None]) -> bool:
-        """Take *task*; False where too many wait already."""
-        with self._lock:
-            if len(self._waiting) >= _BACKLOG:
-                return False
-            self._waiting.append(task)
-            if not self._running:
-                self._running = True
-                threading.Thread(target=self._run, name=self._name, daemon=True).start()
-        return True
-
-    def _run(self) -> None:
-        while True:
-            with self._lock:
-                if not self._waiting:
-                    self._running = False
-                    return
-                task = self._waiting.popleft()
-            _silently(task)
 
 
 def _route_clicks(comm: object) -> None:

@@ -33,8 +33,12 @@ def size(value: object) -> int:
 
 def head_json(view: InstanceView) -> dict[str, Any]:
     """What changes of an instance, at most 1 kB: enough to keep the header of a panel true."""
-    error = None if view.error is None else {"type": words.first_line(view.error.type, 60), "message": words.first_line(view.error.message, 120)}
+    error = None
+    if view.error is not None:
+        error = {"type": words.first_line(view.error.type, 60), "message": words.first_line(view.error.message, 120)}
     owner = "" if view.owner is None or view.here else words.first_line(str(view.owner), 80)
+    clocks = [wait for wait in view.waiting_for if wait.kind != "event"]
+    sleeping = [words.first_line(clocks[0].name, 60), clocks[0].kind, millis(clocks[0].until)] if clocks else None
     return {
         "status": view.status.value,
         "settled": view.settled,
@@ -52,9 +56,7 @@ def head_json(view: InstanceView) -> dict[str, Any]:
         "waiting": len(view.waits),
         "replayed": view.from_history,
         "unreached": len(view.unreached),
-        "sleeping": next(
-            ([words.first_line(wait.name, 60), wait.kind, millis(wait.until)] for wait in view.waiting_for if wait.kind != "event"), None
-        ),
+        "sleeping": sleeping,
         "interrupted": None if view.interrupted is None else words.first_line(view.interrupted, 120),
         "error": error,
         "version": view.version,

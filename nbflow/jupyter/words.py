@@ -8,10 +8,11 @@ from typing import Any
 from nbflow.core.model import Status, StepState
 from nbflow.store.views import InstanceView, StepView
 
+# Signs that common fonts have: where they are shown is not known here (the panel draws its own).
 STATUS = {
     Status.QUEUED: ("○", "queued"),
     Status.RUNNING: ("●", "running"),
-    Status.WAITING: ("⧗", "waiting"),
+    Status.WAITING: ("⌛", "waiting"),
     Status.PAUSED: ("⏸", "paused"),
     Status.WAITING_FOR_PAUSE: ("⏸", "pausing"),
     Status.ROLLING_BACK: ("↩", "rolling back"),
@@ -24,7 +25,7 @@ STEP = {
     StepState.RUNNING: ("●", "running"),
     StepState.RETRYING: ("↻", "retrying"),
     StepState.SLEEPING: ("☾", "sleeping"),
-    StepState.WAITING: ("⧗", "waiting"),
+    StepState.WAITING: ("⌛", "waiting"),
     StepState.FINISHED: ("✓", "done"),
     StepState.FAILED: ("✗", "failed"),
     StepState.CANCELLED: ("■", "cancelled"),
@@ -75,9 +76,9 @@ def step_text(step: StepView) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """Say a duration in at most two units: "0.4s", "12m04s", "3h51m", "2d 4h"."""
-    if seconds < 0:
-        seconds = 0.0
+    """Say a duration in at most two units: "12ms", "0.4s", "12m04s", "3h51m", "2d 4h"."""
+    if seconds < 0.1:
+        return f"{max(0, round(seconds * 1000))}ms"
     if seconds < 10:
         return f"{seconds:.1f}s"
     whole = round(seconds)

@@ -539,8 +539,8 @@ def _check_whole(layout: Layout, session: Session) -> None:
     expected, size = _HEADERS + (last + 1) * block, layout.file.stat().st_size
     if size < expected:
         msg = (
-            f"{str(layout.file)!r} was cut: it has {size:,} bytes of at least {expected:,}; restore it from a backup (nbflow backup). "
-            f"Nothing was changed"
+            f"{str(layout.file)!r} was cut: it has {size:,} bytes of at least {expected:,}; restore it from a backup "
+            f"(nbflow backup). Nothing was changed"
         )
         raise StoreCorruptError(msg)
     last, count = session.rows("select coalesce(max(seq), 0), count(*) from nb.entries")[0]

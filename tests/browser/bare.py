@@ -62,12 +62,10 @@ window.mount = async ({js, css, state, details, silent, theme}) => {
 
 
 def head(**more: Any) -> dict[str, Any]:
-    told = {
-        **{"status": "running", "settled": False, "here": True, "owner": "", "alive": True, "started": NOW - 60_000},
-        **{"ended": None, "changed": NOW, "done": 0, "total": 0, "running": 0, "retrying": 0, "failed": 0, "waiting": 0},
-        **{"replayed": 0, "unreached": 0, "sleeping": None, "interrupted": None, "error": None, "version": 1},
-    }
-    return {**told, **more}
+    told = dict.fromkeys(("done", "total", "running", "retrying", "failed", "waiting", "replayed", "unreached"), 0)
+    told |= dict.fromkeys(("ended", "sleeping", "interrupted", "error"))
+    told |= {"status": "running", "settled": False, "here": True, "owner": "", "alive": True, "version": 1}
+    return {**told, "started": NOW - 60_000, "changed": NOW, **more}
 
 
 def row(index: int, name: str, state: str, **more: Any) -> dict[str, Any]:
@@ -80,17 +78,30 @@ def wait(**more: Any) -> dict[str, Any]:
 
 
 def state(rows: list[dict], waits: list[dict] | None = None, **more: Any) -> dict[str, Any]:
-    told = {"workflow": "Ingest", "id": "ingest-1", "created": NOW, "params": "{}", "output": "", "code": "", "traceback": False}
+    told = {
+        "workflow": "Ingest",
+        "id": "ingest-1",
+        "created": NOW,
+        "params": "{}",
+        "output": "",
+        "code": "",
+        "traceback": False,
+    }
     counted = more.pop("head", None) or head(total=len(rows), waiting=len(waits or []))
     page = {"start": 0, "items": rows}
     return {"seq": 2, "engine": "e1", "now": NOW, **told, "head": counted, "waits": waits or [], "rows": page, **more}
 
 
-def mount(page: Page, shown: dict[str, Any], *, details: dict | None = None, silent: bool = False, theme: str = "light") -> None:
+def mount(
+    page: Page, shown: dict[str, Any], *, details: dict | None = None, silent: bool = False, theme: str = "light"
+) -> None:
     page.set_content("<title>panel</title>")
     page.evaluate(KERNEL)
     sources = {"js": (STATIC / "panel.js").read_text(), "css": (STATIC / "panel.css").read_text()}
-    page.evaluate("(given) => window.mount(given)", {**sources, "state": shown, "details": details or {}, "silent": silent, "theme": theme})
+    page.evaluate(
+        "(given) => window.mount(given)",
+        {**sources, "state": shown, "details": details or {}, "silent": silent, "theme": theme},
+    )
 
 
 def push(page: Page, shown: dict[str, Any]) -> None:

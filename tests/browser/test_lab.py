@@ -225,3 +225,57 @@ def test_the_saved_notebook_shows_the_twin_above_the_panel(notebook) -> None:
     outputs = notebook.cell(1).locator(".jp-OutputArea-output")
     expect(outputs.filter(has_text="✓ complete")).to_have_count(1, timeout=PATIENCE)
     assert notebook.cell(1).locator(".nbflow").count() == 1
+
+
+def test_the_panel_follows_jupyterlabs_theme(notebook) -> None:
+    notebook.run_to_end(1)
+    panel = notebook.panel(1)
+    panel.await_live()
+    seen = "(panel) => [getComputedStyle(panel).colorScheme, getComputedStyle(panel).backgroundColor]"
+    scheme, light = panel.root.evaluate(seen)
+    assert scheme == "light"
+    notebook.menu("Settings", "Theme", "JupyterLab Dark")
+    expect(notebook.page.locator("body")).to_have_attribute("data-jp-theme-light", "false")
+    scheme, dark = panel.root.evaluate(seen)
+    assert scheme == "dark"
+    assert light != dark
+    notebook.menu("Settings", "Theme", "JupyterLab Light")
+    expect(notebook.page.locator("body")).to_have_attribute("data-jp-theme-light", "true")
+
+
+def test_ten_thousand_steps_of_a_real_instance_open_in_half_a_second(open_notebook) -> None:
+    notebook = open_notebook(
+        IMPORTS,
+        """\
+%%workflow many --wait
+class Many(WorkflowEntrypoint):
+    async def run(self, event, step):
+        async def body(ctx):
+            return ctx.step.count
+        await asyncio.gather(*(step.do("embed", body) for _ in range(10_000)))
+""",
+        "nbflow.current_engine().instance('many').panel()",
+    )
+    notebook.run_to_end(0)
+    notebook.run_to_end(1)
+    notebook.page.evaluate(
+        """() => { window.openedIn = null;
+        new MutationObserver(() => {
+            const found = document.querySelectorAll('.nbflow')[1];
+            if (!found) return;
+            window.begun ??= performance.now();
+            if (window.openedIn === null && found.querySelector('.nbf-rows .nbf-name:not(:empty)'))
+                window.openedIn = performance.now() - window.begun;
+        }).observe(document.body, {subtree: true, childList: true, characterData: true}); }"""
+    )
+    notebook.run_to_end(2)
+    panel = notebook.panel(2)
+    panel.await_live()
+    expect(panel.root.locator(".nbf-shown")).to_have_text("10,000")
+    expect(panel.rows.filter(has_text="embed #12").first).to_contain_text("done")
+    assert panel.rows.count() < 200
+    assert notebook.page.evaluate("window.openedIn") < 500
+    panel.grid.evaluate("(grid) => { grid.scrollTop = grid.scrollHeight; }")
+    expect(panel.rows.filter(has_text="embed #10000")).to_have_count(1)
+    panel.rows.filter(has_text="embed #10000").click()
+    expect(panel.root.locator(".nbf-shows")).to_contain_text("10000")

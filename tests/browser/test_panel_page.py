@@ -151,7 +151,13 @@ def test_hostile_text_in_every_place_stays_text(page, hostile) -> None:
     error = {"type": hostile, "message": hostile, "traceback": hostile}
     attempts = [{"number": 1, "state": hostile, "started": NOW, "seconds": 1, "error": error}]
     previews = [
-        {"kind": "table", "shape": [1, 1], "columns": [{"name": hostile, "dtype": hostile}], "head": [[hostile]], "index": [hostile]},
+        {
+            "kind": "table",
+            "shape": [1, 1],
+            "columns": [{"name": hostile, "dtype": hostile}],
+            "head": [[hostile]],
+            "index": [hostile],
+        },
         {"kind": "array", "shape": [hostile], "dtype": hostile, "head": [[hostile]], "heat": [[hostile]]},
         {"kind": "image", "width": hostile, "height": hostile, "png": hostile},
         {"kind": "json", "text": hostile},
@@ -160,14 +166,19 @@ def test_hostile_text_in_every_place_stays_text(page, hostile) -> None:
     rows = [row(place, f"{place}{hostile}", "finished", ended=NOW, note=hostile) for place in range(len(previews))]
     rows.append(row(len(rows), hostile, "failed", ended=NOW, note=hostile))
     common = {"attempts": attempts, "logs": hostile}
-    details = {str(place): {"row": rows[place], "preview": preview, "error": None, **common} for place, preview in enumerate(previews)}
+    details = {
+        str(place): {"row": rows[place], "preview": preview, "error": None, **common} for place, preview in enumerate(previews)
+    }
     details[str(len(previews))] = {"row": rows[-1], "preview": None, "error": error, **common}
     schema = {"type": "object", "properties": {hostile: {"default": hostile}}}
     shown = state(
         rows,
         [wait(name=hostile, event=hostile, prompt=hostile, schema=schema)],
         head=head(status="waiting", total=6, done=5, failed=1, waiting=1, owner=hostile, error=error, interrupted=hostile),
-        **{"workflow": hostile, "id": hostile, "params": hostile, "output": hostile},
+        workflow=hostile,
+        id=hostile,
+        params=hostile,
+        output=hostile,
     )
     errors: list[str] = []
     page.on("pageerror", lambda problem: errors.append(str(problem)))
@@ -181,7 +192,9 @@ def test_hostile_text_in_every_place_stays_text(page, hostile) -> None:
         assert tabs.count() >= 3
         for place in range(tabs.count()):
             tabs.nth(place).dispatch_event("click")
-            unwanted = page.locator(".nbflow").locator("script, iframe, object, embed, a, link, style, img:not([src^='data:image/png;'])")
+            unwanted = page.locator(".nbflow").locator(
+                "script, iframe, object, embed, a, link, style, img:not([src^='data:image/png;'])"
+            )
             assert unwanted.count() == 0
             assert page.locator(".nbflow :is([onerror], [onmouseover])").count() == 0
     assert page.evaluate("window.hit === undefined")

@@ -52,7 +52,7 @@ def test_follow_after_a_seq_gives_only_what_came_later():
 def test_retention_deletes_what_ended_long_ago_and_nothing_unfinished():
     clock = ManualClock()
     store = MemoryStore(clock)
-    store.close = lambda: None  # the store outlives the first engine here
+    close, store.close = store.close, lambda: None  # the store outlives the first engines here
     with Engine(clock=clock, store=store) as engine:
         wf = engine.register(Asks)
         wf.create(id="old").wait(10)
@@ -67,3 +67,4 @@ def test_retention_deletes_what_ended_long_ago_and_nothing_unfinished():
     clock.advance("20 days")
     with Engine(clock=clock, store=store, retention="30 days") as engine:
         assert [one.id for one in engine.list()] == ["open"]
+    close()

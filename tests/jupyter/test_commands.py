@@ -202,6 +202,7 @@ def test_tab_completes_options_subcommands_ids_steps_and_event_types(kernel):
     assert complete(kernel, "%workflow send-event a1 app") == ["approval"]
     assert complete(kernel, "%workflow terminate a1 --r") == ["--rollback"]
     assert complete(kernel, "%workflow restart a1 --from lo") == ["load", "load#2"]
+    assert complete(kernel, "%workflow restart a1 --from ") == ["ask", "load", "load#2"]
     assert complete(kernel, "%workflow list As") == ["Asks"]
     assert complete(kernel, "%workflow list --status wai") == ["waiting", "waitingForPause"]
     assert "real" in complete(kernel, "%%workflow\nx = 1\nx.rea")[0]

@@ -11,7 +11,10 @@ from nbflow.core.history import History, status_of
 from nbflow.core.model import Kind, StepState, StepType
 from nbflow.errors import StoreError, UsageError
 from nbflow.store import queries
+from nbflow.store.database import Database, make_schema
+from nbflow.store.layout import Layout
 from nbflow.store.memory import MemoryStore
+from nbflow.store.session import placed
 from tests.core import stories
 from tests.store.actors import draft, entry, finished, names, owner, start_instance, started
 
@@ -117,20 +120,24 @@ def told_by_views(ask):
     return status, started_at, ended_at, error, steps, events, attempts
 
 
-@settings(max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large])
+@pytest.fixture(scope="module")
+def history(tmp_path_factory):
+    """A database with the schema, for one history after another."""
+    root = tmp_path_factory.mktemp("views")
+    database = Database(Layout(root / "x.duckdb", root))
+    database.rows("attach ':memory:' as nb")
+    make_schema(database.connection, {"artifacts": "/artifacts"})
+    database.rows("use nb")
+    yield database
+    database.reset()
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(lives())
-def test_views_tell_what_the_fold_tells(tmp_path_factory, entries):
-    relation = relation_asker(tmp_path_factory, entries)
-    assert told_by_views(relation) == told_by_fold(History(entries))
-
-
-def relation_asker(tmp_path_factory, entries):
-    root = tmp_path_factory.getbasetemp()
-
-    def ask(query):
-        return queries.relation_of(entries, {}, root, query).fetchall()
-
-    return ask
+def test_views_tell_what_the_fold_tells(history, entries):
+    history.rows("delete from entries")
+    history.write(placed(entries), 0)
+    assert told_by_views(history.rows) == told_by_fold(History(entries))
 
 
 def test_a_view_of_many_instances_keeps_them_apart(opened):

@@ -107,6 +107,7 @@ const FINISHED = ["complete", "errored", "terminated"];
  */
 export function duration(ms, whole = false) {
   const seconds = Math.max(0, ms) / 1000;
+  if (seconds < 0.1 && !whole) return `${Math.round(seconds * 1000)}ms`;
   if (seconds < 10 && !whole) return `${seconds.toFixed(1)}s`;
   const rounded = whole ? Math.floor(seconds) : Math.round(seconds);
   if (rounded < 60) return `${rounded}s`;
@@ -449,7 +450,8 @@ export function outputs(preview) {
       const facts = ["min", "mean", "max"].filter((fact) => typeof preview[fact] === "number");
       const told = facts.map((fact) => `${fact} ${Number(preview[fact].toPrecision(4))}`);
       const caption = [`array ${shape || "0-d"}`, String(preview.dtype ?? ""), ...told].join(" · ");
-      const rows = list(preview.head).map((row) => list(row).map(cell));
+      const short = (/** @type {any} */ value) => (/^-?\d*\.\d{5,}(e[+-]?\d+)?$/i.test(cell(value)) ? String(Number(Number(value).toPrecision(5))) : cell(value));
+      const rows = list(preview.head).map((row) => list(row).map(short));
       /** @type {Output[]} */
       const parts = [{ kind: "table", caption, columns: [], rows }];
       if (Array.isArray(preview.heat)) parts.push({ kind: "heat", caption: "low to high, light to dark", heat: preview.heat });

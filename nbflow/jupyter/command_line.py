@@ -1,0 +1,175 @@
+"""`%workflow`: words and options are read as the table of commands says, the answer is shown."""
+
+from typing import TYPE_CHECKING, Any
+
+from nbflow.core import names
+from nbflow.engine.commands import COMMANDS, Answer, Call, Command, Front, commands
+from nbflow.errors import NbflowError, NotFoundError, UsageError
+from nbflow.jupyter.line import Scanner, Takes, seconds_of, split
+from nbflow.jupyter.table import Table, step_table
+from nbflow.jupyter.waiting import Wait
+
+if TYPE_CHECKING:
+    from nbflow.engine.instance import WorkflowInstance
+    from nbflow.jupyter.magics import WorkflowMagics
+
+
+def line_help() -> str:
+    """The table of commands as text."""
+    rows = [(command.usage, command.help) for command in commands(Front.NOTEBOOK).values()]
+    width = min(44, max(len(usage) for usage, _ in rows))
+    lines = [f"  {usage:<{width}}  {text}" for usage, text in rows]
+    return "\n".join(
+        [
+            "Look at workflow instances and control them.",
+            "",
+            *lines,
+            "",
+            "ID is an id, WORKFLOW/ID, a workflow's name (its newest instance), a variable that holds an instance, or left out",
+            "for the instance last shown.",
+        ]
+    )
+
+
+class CommandLine:
+    """The line magic of one shell."""
+
+    def __init__(self, magics: "WorkflowMagics") -> None:
+        self._magics = magics
+
+    def run(self, line: str) -> Any:
+        """Do what the line says; its answer is printed or is the cell's value."""
+        scanner = Scanner(line)
+        if not scanner.skip():
+            print(line_help())  # noqa: T201
+            return None
+        name = scanner.word()
+        command = commands(Front.NOTEBOOK).get(name)
+        if command is None:
+            raise UsageError(self._unknown_command(name))
+        call = self._read_call(command, scanner.rest)
+        match name:
+            case "wait":
+                return self._wait(call)
+            case "store":
+                return self._store(call)
+        if command.takes_instance and call.instance is None and "--older-than" not in call.options:
+            raise UsageError(self._no_instance(command))
+        assert command.act is not None
+        return self._show_answer(command.act(self._magics.engine(), call))
+
+    def _unknown_command(self, name: str) -> str:
+        if name in COMMANDS:
+            return f"`{name}` exists on the shell only: nbflow {name}"
+        known = ", ".join(commands(Front.NOTEBOOK))
+        return f"%workflow has no command {name!r}; it has {known}"
+
+    def _no_instance(self, command: Command) -> str:
+        return f"`%workflow {command.name}` needs an ID: no instance has been shown in this notebook yet (%workflow list)"
+
+    def _read_call(self, command: Command, rest: str) -> Call:
+        """Read the words and options of one command; the table says which."""
+        if command.words and command.words[-1].name == "PAYLOAD":
+            return self._read_event(command, rest)
+        takes = {option.name: Takes.WORD if option.value else Takes.NOTHING for option in command.options}
+        given = split(rest, takes, magic=f"%workflow {command.name}")
+        words, found = list(given.words), {}
+        instance = None
+        for expected in command.words:
+            if expected.name == "ID":
+                words, instance = self._take_instance(command, words)
+            elif expected.name == "DURATION" and words:
+                found["DURATION"], words = " ".join(words), []
+            elif words:
+                found[expected.name] = words.pop(0)
+        if words:
+            message = f"%workflow {command.name}: {words[0]!r} is one word too many; it is written: {command.usage}"
+            raise UsageError(message)
+        if instance is None and "--older-than" not in given:
+            instance = self._magics.last_shown if command.takes_instance else None
+        return Call(instance, found, given.options)
+
+    def _take_instance(self, command: Command, words: list[str]) -> tuple[list[str], "WorkflowInstance | None"]:
+        if not words:
+            return words, None
+        try:
+            return words[1:], self._magics.find(words[0])
+        except NotFoundError:
+            if any(word.name == "DURATION" for word in command.words):
+                try:
+                    seconds_of(" ".join(words), "DURATION")
+                except UsageError:
+                    pass
+                else:
+                    return words, None
+            raise
+
+    def _read_event(self, command: Command, rest: str) -> Call:
+        """`ID TYPE [PAYLOAD]`: the payload is the rest of the line, a Python expression; the ID may be left out."""
+        scanner = Scanner(rest)
+        words: list[str] = []
+        payload = ""
+        while scanner.skip() and not payload:
+            here = scanner.rest
+            if len(words) == 2 or (words and not _may_be_type(here.split()[0])):
+                payload = here
+            else:
+                words.append(scanner.word())
+        if not words:
+            message = f"%workflow {command.name} is written: {command.usage}"
+            raise UsageError(message)
+        event_type = names.event_type(words[-1])
+        value = self._magics.evaluate(payload, "the payload") if payload else None
+        instance = self._magics.find(words[0]) if len(words) == 2 else self._magics.last_shown
+        if instance is None:
+            raise UsageError(self._no_instance(command))
+        return Call(instance, {"TYPE": event_type, "PAYLOAD": value})
+
+    def _wait(self, call: Call) -> Any:
+        if call.instance is None:
+            raise UsageError(self._no_instance(COMMANDS["wait"]))
+        at_most = seconds_of(call.words["DURATION"], "DURATION") if "DURATION" in call.words else None
+        instance = call.instance
+        Wait(self._magics.engine(), instance, at_most=at_most).block()
+        self._magics.last_shown = instance
+        return self._show_answer(Answer(f"{instance.id}: {instance.view().status.value}"))
+
+    def _store(self, call: Call) -> Any:
+        path = call.words.get("PATH")
+        if path is not None:
+            self._switch(path)
+        facts = self._magics.engine().store.facts()
+        return self._show_answer(Answer("", ("fact", "value"), [(name, value) for name, value in facts.items()]))
+
+    def _show(self, instance: "WorkflowInstance") -> "WorkflowInstance":
+        self._magics.last_shown = instance
+        if not self._magics.in_kernel:
+            print(step_table(instance.steps))  # noqa: T201 - the value's own line comes after it
+            return instance
+        self._magics.display(instance)
+        return self._magics.as_value(instance)
+
+    def _switch(self, path: str) -> None:
+        before, self._magics.settings.store = self._magics.settings.store, path
+        try:
+            self._magics.engine()
+        except NbflowError:
+            self._magics.settings.store = before
+            raise
+
+    def _show_answer(self, answer: Answer) -> Any:
+        if answer.instance is not None:
+            return self._show(answer.instance)
+        if answer.line:
+            print(answer.line)  # noqa: T201
+        if answer.columns and answer.rows:
+            return Table(answer.columns, answer.rows)
+        return None
+
+
+def _may_be_type(word: str) -> bool:
+    try:
+        names.event_type(word)
+    except UsageError:
+        return False
+    return word not in ("True", "False", "None")  # these begin a payload
