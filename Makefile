@@ -1,6 +1,6 @@
 # make setup   a virtual environment with everything the tests need, in .venv
 # make test    all checks: style, types, tests of every layer, notebooks, the panel's JavaScript
-# make demo    a workflow in a real JupyterLab: killed, resumed, approved
+# make demo    a notebook whose kernel is killed in the middle, run again, approved, searched; then how to open it
 # make bench   the budgets, measured side by side
 # make soak    kills and restarts until stopped
 
@@ -71,4 +71,4 @@ soak: setup
 	@$(BIN)/python -m tests.crash.soak
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .demo .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -71,6 +71,7 @@ class StepRecord:
     parent: str | None = None
     died_in: int = 0
     rollback: bool = False
+    sensitive: bool = False
 
     @property
     def ended(self) -> bool:
@@ -190,6 +191,7 @@ class History:
         if (attempt := body.get("attempt")) is not None:
             self._attempt(step, attempt, entry)
         step.rollback = body.get("rollback", step.rollback)
+        step.sensitive = body.get("sensitive", step.sensitive)
         if kind in ENDS:
             step.state, step.value, step.error = StepState.FINISHED, entry.value, None
             self._end(step, entry)
@@ -198,7 +200,7 @@ class History:
                 step.event_type = body.get("event_type", step.event_type)
                 self._take(body.get("event_id"), step, entry)
         elif kind in FAILURES:
-            step.state, step.error = StepState.FAILED, body.get("error")
+            step.state, step.error, step.value = StepState.FAILED, body.get("error"), entry.value
             self._end(step, entry)
             self._hand_out(key)
         elif kind in CANCELS:

@@ -19,7 +19,7 @@ from nbflow.core.model import Kind, StepKey, StepState, StepType
 from nbflow.core.names import step_name
 from nbflow.engine.calls import Call
 from nbflow.engine.loop import ACTIVATION
-from nbflow.engine.outputs import is_artifact, reference
+from nbflow.engine.outputs import full_record, is_artifact, reference
 from nbflow.engine.scope import Scope
 from nbflow.errors import StopSignal, UndecodableError, UsageError
 from nbflow.values import codec, failures
@@ -40,6 +40,7 @@ class Activation(Scope):
     Attributes:
         ready: callbacks of it that are ready to run; zero is quiet (counted by the loop).
         rollbacks: the handlers of steps that were called with one, by step (S46).
+        secrets: errors of sensitive steps that `run` was given: their text is shown nowhere.
         collecting: it replays only to find rollback handlers: nothing runs (S49).
     """
 
@@ -55,6 +56,7 @@ class Activation(Scope):
         self.calls: dict[StepKey, Call] = {}
         self.functions: dict[str, Any] = {}
         self.rollbacks: dict[StepKey, RollbackHandler] = {}
+        self.secrets: list[BaseException] = []
         self.collecting: Callable[[], None] | None = None
         self.signalled = False
         self.returned = False
@@ -260,7 +262,9 @@ class Activation(Scope):
         if record is None:
             return  # restarted at this moment, in another thread
         if record.state is StepState.FAILED:
-            error = failures.decode_error(record.error or {}, step=str(call.key), attempts=record.attempt)
+            error = failures.decode_error(full_record(record), step=str(call.key), attempts=record.attempt)
+            if record.sensitive:
+                self.secrets.append(error)
             if call.original is not None and error is not call.original:
                 error.__cause__ = call.original
             self._hand_out(call, (False, error))

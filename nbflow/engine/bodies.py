@@ -12,13 +12,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from nbflow.core import replay
-from nbflow.core.config import DEFAULT, ResolvedConfig, as_mapping, delay_after, scaled
+from nbflow.core.config import DEFAULT, ResolvedConfig, as_mapping, delay_after
 from nbflow.core.durations import duration, text
 from nbflow.core.model import Kind, StepKey
 from nbflow.engine.calls import Call
 from nbflow.engine.context import StepContext, StepName, bind, idempotency_key, is_async
+from nbflow.engine.delays import DelayQuestion
 from nbflow.engine.loop import ACTIVATION
-from nbflow.engine.outputs import body_of, has_references, is_light, with_values
+from nbflow.engine.outputs import body_of, has_references, is_light, record_bytes, with_values, withheld
 from nbflow.engine.threads import Outcome, ThreadJob, call_in
 from nbflow.engine.timers import Timer
 from nbflow.errors import NonRetryableError, NotSerialisableError, RetryAfter, StepTimeoutError, UsageError
@@ -31,7 +32,6 @@ BODY: contextvars.ContextVar["Body | None"] = contextvars.ContextVar("nbflow_bod
 """The step whose body runs in this context."""
 
 GRACE = 5.0  # seconds a cancelled async body has to end before its attempt is closed without it
-DELAY_LIMIT = 5.0  # seconds a delay function has to answer (S24)
 DOES_NOT_HEAL = (NameError, ImportError, SyntaxError)  # UnboundLocalError is a NameError (S22)
 
 
@@ -49,14 +49,15 @@ class Body:
         context: contextvars.Context,
         *,
         undoable: bool = False,
+        sensitive: bool = False,
     ) -> None:
         self.scope, self.call, self.live, self.engine = scope, call, scope.live, scope.engine
         self.fn, self.args, self.config, self.on = fn, args, config, on
         self.parent = context.get(BODY)
         self.attempt = 0
-        self._undoable = undoable
+        self._undoable, self._sensitive = undoable, sensitive
         self._fixed = self._fixed_body()
-        self._context = context
+        self.context = context
         context.run(ACTIVATION.set, None)
         context.run(BODY.set, self)
         self._started_at = ""
@@ -69,6 +70,11 @@ class Body:
         self._job: ThreadJob | None = None
         self._timed_out = False
         call.cancel = self.cancel
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has neither ended nor been cancelled."""
+        return not self._closed
 
     @property
     def key(self) -> StepKey:
@@ -149,14 +155,14 @@ class Body:
     def _run(self, args: tuple[Any, ...]) -> None:
         if self._closed:
             return
-        call = bind(self.fn, args, self._step_context)
+        call = bind(self.fn, args, self.step_context)
         if self.on == "main" and self.engine.main_queue.open:
             self.engine.main_queue.put(partial(self._run_on_main, self.attempt, call))
         elif is_async(self.fn):
-            self._task = self.engine.loop.create_task(self._drive(self.attempt, call), context=self._context)
+            self._task = self.engine.loop.create_task(self._drive(self.attempt, call), context=self.context)
             self._arm()
         else:
-            self._job = self.engine.threads.submit(self._context.copy(), call, partial(self._returned, self.attempt), self._arm)
+            self._job = self.engine.threads.submit(self.context.copy(), call, partial(self._returned, self.attempt), self._arm)
 
     def _arm(self) -> None:
         self._timer = self.engine.timers.after(self.config.timeout.total_seconds(), self._time_out)
@@ -178,7 +184,7 @@ class Body:
         else:
             coroutine = outcome[1]
             self._job = None
-            self._task = self.engine.loop.create_task(self._drive(attempt, lambda: coroutine), context=self._context)
+            self._task = self.engine.loop.create_task(self._drive(attempt, lambda: coroutine), context=self.context)
 
     def _run_on_main(self, attempt: int, call: Callable[[], Any]) -> None:
         """In the main thread: its timeout starts when it starts; an async body runs on the kernel's loop."""
@@ -186,7 +192,7 @@ class Body:
             return
         post = self.engine.thread.post
         post(self._arm)
-        context = self._context.copy()
+        context = self.context.copy()
         if not is_async(self.fn):
             post(self._returned, attempt, call_in(context, call))
             return
@@ -256,7 +262,7 @@ class Body:
         if not succeeded:
             self._failed(result)
             return
-        body = self._attempt_body() | body_of(result)
+        body = self._attempt_body() | body_of(result, sensitive=self._sensitive)
         self._close()
         self.scope.ended(self._kind("finished"), self.call, body, result.data)
 
@@ -267,16 +273,16 @@ class Body:
             return
         failed = record.failures + 1
         if self.scope.failure is not None or not self._may_retry(error) or not replay.retries_left(self.config.limit, failed):
-            self._fail(error)
+            self.fail(error)
         elif isinstance(error, RetryAfter):
             try:
-                self._retry(error, duration(error.delay, what=f"RetryAfter of step {str(self.key)!r}"))
+                self.retry(error, duration(error.delay, what=f"RetryAfter of step {str(self.key)!r}"))
             except UsageError as wrong:
-                self._fail(wrong)
+                self.fail(wrong)
         elif self.config.delay_fn is not None:
-            self._ask_delay(error, failed)
+            self._timer = DelayQuestion(self, error, failed).ask()
         else:
-            self._retry(error, delay_after(self.config, failed))
+            self.retry(error, delay_after(self.config, failed))
 
     def _may_retry(self, error: BaseException) -> bool:
         if isinstance(error, NonRetryableError | NotSerialisableError):
@@ -285,20 +291,28 @@ class Body:
             return False
         return self.config.errors is None or isinstance(error, (*self.config.errors, RetryAfter))
 
-    def _retry(self, error: BaseException, delay: timedelta) -> None:
+    def retry(self, error: BaseException, delay: timedelta) -> None:
+        """The attempt has failed, and another comes after *delay*."""
         due = self.engine.clock.now() + delay
-        body = self._attempt_body() | {"error": failures.record_error(error), "retry_at": due.isoformat()}
+        record = failures.record_error(error)
+        shown = withheld(record) if self._sensitive else record
+        body = self._attempt_body() | {"error": shown, "retry_at": due.isoformat()}
         self._running = False
         self.scope.in_flight -= 1
         self.scope.unacked += 1
         self.scope.record(self._kind("retrying"), self.key, body, acked=self.scope.acked)
         self._wait_until(due)
 
-    def _fail(self, error: BaseException) -> None:
-        body = self._attempt_body() | {"error": failures.record_error(error)}
+    def fail(self, error: BaseException) -> None:
+        """The step has failed for good."""
+        record = failures.record_error(error)
         self.call.original = error
         self._close()
-        self.scope.ended(self._kind("failed"), self.call, body)
+        if self._sensitive:  # what `run` gets is kept apart from what is shown
+            body, value = self._attempt_body() | {"error": withheld(record)}, record_bytes(record)
+            self.scope.ended(self._kind("failed"), self.call, body, value)
+        else:
+            self.scope.ended(self._kind("failed"), self.call, self._attempt_body() | {"error": record})
 
     def _attempt_body(self) -> dict[str, Any]:
         return self._fixed | self._anew | {"attempt": self.attempt, "started_at": self._started_at}
@@ -312,6 +326,8 @@ class Body:
             body["parent"] = str(self.parent.key)
         if self._undoable:
             body["rollback"] = True
+        if self._sensitive:
+            body["sensitive"] = True
         return body
 
     def _close(self) -> None:
@@ -334,47 +350,10 @@ class Body:
             self.engine.threads.abandon(self._job)
         self.scope.on_quiet()
 
-    # -- delay functions ----------------------------------------------------------------------------------------------
-
-    def _ask_delay(self, error: BaseException, failed: int) -> None:
-        """Ask the user's delay function, once per failed attempt that will be retried, for at most 5 s (S24)."""
-        delay_fn = self.config.delay_fn
-        assert delay_fn is not None
-        call = partial(delay_fn, self._step_context(), error)
-        answered = partial(self._delay_answered, error, failed)
-        self._timer = self.engine.timers.after(DELAY_LIMIT, partial(answered, (False, TimeoutError("no answer within 5 s"))))
-        if is_async(delay_fn):
-
-            async def ask() -> None:
-                try:
-                    answered((True, await call()))
-                except BaseException as wrong:  # noqa: BLE001 - whatever it raises fails the step (S24)
-                    answered((False, wrong))
-
-            self.engine.loop.create_task(ask(), context=self._context)
-        else:
-            self.engine.threads.submit(self._context.copy(), call, answered)
-
-    def _delay_answered(self, error: BaseException, failed: int, outcome: Outcome) -> None:
-        if self._closed or self._timer is None:
-            return  # it came too late
-        self._timer.cancel()
-        self._timer = None
-        succeeded, value = outcome
-        try:
-            if not succeeded:
-                raise value
-            delay = duration(value, what=f"the delay function of step {str(self.key)!r}")
-            self._retry(error, scaled(self.config, delay, failed))
-        except BaseException as wrong:  # noqa: BLE001 - raised by user code or by the check of what it gave
-            msg = f"the delay function of step {str(self.key)!r} failed ({type(wrong).__name__}: {wrong}) after: {error}"
-            failure = UsageError(msg)
-            failure.__cause__ = error
-            self._fail(failure)
-
     # -- context ------------------------------------------------------------------------------------------------------
 
-    def _step_context(self) -> StepContext:
+    def step_context(self) -> StepContext:
+        """What the body, or a delay function, is told."""
         head = self.live.history.head
         return StepContext(
             step=StepName(name=self.key.name, count=self.key.count),

@@ -9,15 +9,17 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from nbflow.core.history import Head, History
+from nbflow.core.history import Head, History, StepRecord
 from nbflow.core.model import (
     FINISHED,
     Entry,
     InstanceStatus,
     Status,
+    StepState,
 )
 from nbflow.engine import control
 from nbflow.engine.live import LiveInstance
+from nbflow.engine.outputs import REDACTED
 from nbflow.engine.waiting import finished_by_polling, following, wait_until
 from nbflow.errors import InstanceFailedError, InvalidStatusError, NotFoundError, UsageError
 from nbflow.store.views import InstanceView, StepView, instance_view, step_view
@@ -114,11 +116,13 @@ class WorkflowInstance:
 
     def _page(self, history: History, start: int, stop: int | None) -> tuple[int, list[StepView]]:
         ordered = sorted(history.steps.values(), key=lambda step: step.order)
-        page = [step_view(step, history.replayed, partial(self._load, step.value)) for step in ordered[start:stop]]
+        page = [step_view(step, history.replayed, partial(self._load, step)) for step in ordered[start:stop]]
         return len(ordered), page
 
-    def _load(self, value: bytes | None) -> object:
-        return None if value is None else codec.decode(value, self._files)
+    def _load(self, step: StepRecord) -> object:
+        if step.value is None or step.state is not StepState.FINISHED:
+            return None
+        return REDACTED if step.sensitive else codec.decode(step.value, self._files)
 
     def step(self, name: str, count: int = 1) -> StepView:
         """One step by name and count.
@@ -129,7 +133,7 @@ class WorkflowInstance:
         history = self._history()
         for key, step in history.steps.items():
             if key.name == name and key.count == count and key.key is None:
-                return step_view(step, history.replayed, partial(self._load, step.value))
+                return step_view(step, history.replayed, partial(self._load, step))
         known = ", ".join(str(key) for key in list(history.steps)[:10]) or "none"
         msg = f"instance {self.id!r} has no step {name!r} number {count}; recorded are: {known}"
         raise NotFoundError(msg)

@@ -16,7 +16,7 @@ from nbflow.core.model import Entry, Kind, Status, StepKey, StepState
 from nbflow.core.rollback import due
 from nbflow.engine.activation import Activation
 from nbflow.engine.entrypoint import make_event
-from nbflow.engine.outputs import body_of, is_light
+from nbflow.engine.outputs import body_of, is_light, tells_of, withheld
 from nbflow.engine.rest import Rest
 from nbflow.engine.rolling import Rollback
 from nbflow.engine.scope import Scope
@@ -260,6 +260,8 @@ class LiveInstance:
         """An error has left `run`: roll back what has a handler, then the instance is errored (S46)."""
         self.unreached = activation.unreached()
         record = failures.record_error(error)
+        if tells_of(error, activation.secrets):
+            record = withheld(record)
         if not due(self.history):
             self._end(activation, Kind.ERRORED, {"error": record, "rollback": None})
             return

@@ -2,6 +2,9 @@
 
 from typing import Any
 
+import msgspec
+
+from nbflow.core.history import StepRecord
 from nbflow.values import codec
 from nbflow.values.artifacts import ArtifactFolder, ArtifactRef
 
@@ -28,14 +31,54 @@ def _is_atom(value: object) -> bool:
     return cls in _SCALARS or (cls is str and len(value) < _SHORT)  # type: ignore[arg-type]
 
 
-def body_of(encoded: codec.Encoded) -> dict[str, Any]:
-    """What an entry's body says of its value."""
+REDACTED = "[REDACTED]"
+
+
+def body_of(encoded: codec.Encoded, *, sensitive: bool = False) -> dict[str, Any]:
+    """What an entry's body says of its value; of a sensitive one nothing."""
+    if sensitive:
+        return {"preview": {"kind": "text", "text": REDACTED, "line": REDACTED}, "output_type": REDACTED}
     body: dict[str, Any] = {"preview": encoded.preview, "output_type": encoded.type}
     if encoded.json is not None:
         body["json"] = encoded.json
     if encoded.uri is not None:
         body["uri"] = encoded.uri
     return body
+
+
+def withheld(record: dict[str, Any]) -> dict[str, Any]:
+    """An error as it may be shown where its step is sensitive: its class only."""
+    return {"type": record.get("type", ""), "message": REDACTED, "traceback": ""}
+
+
+def tells_of(error: BaseException | None, secrets: list[BaseException]) -> bool:
+    """Whether an error is one of *secrets*, or was raised from or in a group with one."""
+    seen: set[int] = set()
+    ahead = [error]
+    while ahead:
+        one = ahead.pop()
+        if one is None or id(one) in seen:
+            continue
+        if any(one is secret for secret in secrets):
+            return True
+        seen.add(id(one))
+        ahead += [one.__cause__, one.__context__]
+        if isinstance(one, BaseExceptionGroup):
+            ahead += one.exceptions
+    return False
+
+
+def record_bytes(record: dict[str, Any]) -> bytes:
+    """The whole record of a sensitive error, as the entry's value: for `run`, not for displays."""
+    return b"e" + msgspec.json.encode(record)
+
+
+def full_record(step: StepRecord) -> dict[str, Any]:
+    """The error of a failed step as `run` gets it."""
+    if step.value is not None and step.value[:1] == b"e":
+        whole: dict[str, Any] = msgspec.json.decode(step.value[1:])
+        return whole
+    return step.error or {}
 
 
 def is_artifact(data: bytes) -> bool:

@@ -73,10 +73,15 @@ class WorkflowStep:
         """
         if callable(name) and fn is _MISSING:
             return self.do()(name)
-        self._check_later(sensitive=sensitive)
+        if config is not None and "sensitive" in config:  # Cloudflare's place for it
+            sensitive, config = config["sensitive"], {key: value for key, value in config.items() if key != "sensitive"}
+        if sensitive not in (None, "output"):
+            msg = f'sensitive={sensitive!r} of step {name!r}: only "output" is known'
+            raise UsageError(msg)
         self._check_on(on)
         resolved = resolve(name or "step.do", retries=retries, timeout=timeout, config=config)
-        options = Options(resolved, on, lazy, concurrent, _handler(name, rollback, rollback_config))
+        handler = _handler(name, rollback, rollback_config)
+        options = Options(resolved, on, lazy, concurrent, handler, sensitive is not None)
         if fn is _MISSING:
             return partial(StepFunction, self, name, options)
         if not callable(fn):
@@ -165,8 +170,17 @@ class WorkflowStep:
         config = options.config
         if known is not None and known.config is not None and not activation.live.code_changed:
             config = ResolvedConfig.from_json(known.config, config)  # what was recorded keeps for this step (S13)
-        undoable = options.rollback is not None
-        body = Body(activation, call, fn, args, config, options.on, contextvars.copy_context(), undoable=undoable)
+        body = Body(
+            activation,
+            call,
+            fn,
+            args,
+            config,
+            options.on,
+            contextvars.copy_context(),
+            undoable=options.rollback is not None,
+            sensitive=options.sensitive,
+        )
         if known is not None:
             body.attempt = known.attempt
         match decision:
@@ -246,13 +260,6 @@ class WorkflowStep:
             msg = f'on={on!r} names no executor; this version runs bodies on the loop, in threads and on "main"'
             raise UsageError(msg)
 
-    def _check_later(self, **given: object) -> None:
-        """What the contract has and this version has not says so, instead of being silently ignored."""
-        for name, value in given.items():
-            if value is not None:
-                msg = f"{name}= comes in a later version of nbflow; leave it out for now"
-                raise UsageError(msg)
-
 
 def duration_of(name: str, value: Any) -> timedelta:
     """The duration of a sleep."""
@@ -282,6 +289,7 @@ class Options:
     lazy: bool
     concurrent: bool
     rollback: RollbackHandler | None
+    sensitive: bool = False
 
 
 def _handler(name: Any, rollback: Any, rollback_config: Any) -> RollbackHandler | None:

@@ -104,6 +104,7 @@ def connect(threads: int | None = 1, memory: str | None = "256MB") -> duckdb.Duc
         config["memory_limit"] = memory
     connection = duckdb.connect(":memory:", config=config)
     connection.execute("set enable_progress_bar = false")
+    connection.execute("set python_enable_replacements = false")  # our variables are no tables
     return connection
 
 

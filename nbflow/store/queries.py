@@ -15,7 +15,7 @@ from nbflow.store.session import placed
 
 MOST = 1_000_000
 _WRAPPED = frozenset({"SELECT", "RELATION"})
-_ALLOWED = _WRAPPED | {"EXPLAIN", "PRAGMA", "VARIABLE_SET", "COPY", "CALL"}
+_ALLOWED = _WRAPPED | {"EXPLAIN", "PRAGMA", "COPY"}
 
 
 def checked(query: str) -> tuple[str, str]:
@@ -60,8 +60,9 @@ def run(
         except duckdb.IOException as error:
             msg = f"the query could not read its files: {_first(error)}"
             raise StoreError(msg) from error
-        except duckdb.InterruptException:
-            raise
+        except duckdb.InterruptException as error:
+            msg = "the query was interrupted"
+            raise StoreError(msg) from error
         except duckdb.FatalException:
             raise
         except duckdb.Error as error:

@@ -109,15 +109,17 @@ where not exists (
     and s.until <= e.seq
 );
 
+-- What begins steps over: all of them (a restart, keep_below 0), or those whose order is not below keep_below.
 create view _restarts as
 select
   created_seq,
   seq,
+  kind,
   coalesce(try_cast(body ->> '$.keep_below' as integer), 0) as keep_below
 from _counted
-where kind = 'restarted';
+where kind = 'restarted'
+  or (kind = 'retried' and body ->> '$.keep_below' is not null);
 
--- Entries of steps that a restart dropped: those of all steps, or of steps whose order is not below the one kept.
 create view _dropped_by_restart as
 select e.seq
 from (
@@ -143,7 +145,7 @@ join entries as e
   and e.key is not distinct from d.key
   and e.seq < d.restart;
 
--- Entries of failed steps that a retry dropped.
+-- Entries that a retry dropped: those of failed steps, and all that rollback handlers left.
 create view _dropped_by_retry as
 select e.seq
 from (
@@ -158,7 +160,7 @@ from (
   join _counted as f on f.created_seq = r.created_seq and f.seq < r.seq
   where r.kind = 'retried'
     and f.step is not null
-    and f.kind in ('do.failed', 'wait.failed', 'child.failed', 'map.failed')
+    and (split_part(f.kind, '.', 2) = 'failed' or starts_with(f.kind, 'rollback.'))
   group by all
 ) as d
 join entries as e
@@ -214,12 +216,12 @@ create macro _state(kind, seq, fence) as
       case split_part(kind, '.', 1)
         when 'sleep' then 'sleeping'
         when 'wait' then 'waiting'
+        when 'child' then 'waiting'
         else case when seq < fence then 'interrupted' else 'running' end
       end
     else split_part(kind, '.', 2)
   end;
 
--- Where the steps of unfinished instances stand: what tells running from waiting.
 create view _taken as
 select
   created_seq,
@@ -229,7 +231,7 @@ from _step_entries
 where kind = 'wait.finished'
 group by created_seq, event_id;
 
--- Events that no restart has dropped.
+-- Events that no restart has dropped: one from a step keeps them, free to be taken again where their wait fell.
 create view _events as
 select
   e.seq,
@@ -247,16 +249,23 @@ where e.kind = 'event'
     from _restarts as r
     where r.created_seq = e.created_seq
       and r.seq > e.seq
+      and r.kind = 'restarted'
       and r.keep_below = 0
-  )
+  );
+
+-- Events that a wait may take.
+create view _free as
+select distinct
+  e.created_seq,
+  e.type
+from _events as e
+where e.taken_at is null
   and not exists (
     select 1
-    from _dropped_by_restart as d
-    join entries as w on w.seq = d.seq
-    where w.created_seq = e.created_seq
-      and w.kind = 'wait.finished'
-      and w.body ->> '$.event_id' = e.body ->> '$.event_id'
-      and t.event_id is null
+    from _counted as s
+    where s.created_seq = e.created_seq
+      and s.kind = 'set_aside'
+      and s.body ->> '$.event_id' = e.body ->> '$.event_id'
   );
 
 -- The table of nbflow/core/status.py: (status, what happened) -> status; anything else changes nothing.
@@ -300,9 +309,10 @@ select
   max(e.seq) filter (e.kind = 'activated') as activated_seq,
   max(e.seq) filter (e.kind in ('completed', 'errored', 'terminated')) as end_seq
 from _counted as e
-left join (select created_seq, max(seq) as seq from _restarts group by created_seq) as r on r.created_seq = e.created_seq
+left join (select created_seq, max(seq) as seq from _restarts where kind = 'restarted' group by created_seq) as r
+  on r.created_seq = e.created_seq
 where e.step is null
-  and e.kind not in ('created', 'claimed', 'released', 'event')
+  and e.kind not in ('created', 'claimed', 'released', 'event', 'set_aside')
 group by e.created_seq;
 
 -- Running instances of which everything open waits, and not for an event that is there already.
@@ -311,7 +321,7 @@ select s.created_seq
 from _steps as s
 join entries as l on l.seq = s.last_seq
 left join _fences as f on f.created_seq = s.created_seq
-left join (select distinct created_seq, type from _events where taken_at is null) as e
+left join _free as e
   on e.created_seq = s.created_seq
   and l.kind = 'wait.started'
   and e.type = l.body ->> '$.event_type'
@@ -412,6 +422,7 @@ from (
     and s.count = e.count
     and s.key is not distinct from e.key
     and e.seq <= s.last_seq
+  where e.type <> 'rollback'
   group by all
   having attempt is not null
 ) as t

@@ -90,7 +90,9 @@ def run(code: str, *args: object, check: bool = True, **options: Any) -> subproc
 def held_by_outsider(file: Path, *, read_only: bool = False) -> Any:
     """Another program has the DuckDB file open, as a database tool would."""
     code = "import duckdb, sys; c = duckdb.connect(sys.argv[1], read_only=sys.argv[2] == 'True'); print('open', flush=True); sys.stdin.read()"
-    process = subprocess.Popen([sys.executable, "-c", code, str(file), str(read_only)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(file), str(read_only)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     try:
         assert process.stdout.readline().strip() == "open"
         yield process

@@ -107,14 +107,18 @@ def test_older_tools_can_read_the_file(opened):
     connection.execute(f"attach '{store.path}' as nb (read_only)")
     [(tags,)] = connection.execute("select tags from duckdb_databases() where database_name = 'nb'").fetchall()
     assert tags["storage_version"] == "v1.4.0+"
-    assert connection.execute("select block_size from pragma_database_size() where database_name = 'nb'").fetchall() == [(16384,)]
+    assert connection.execute("select block_size from pragma_database_size() where database_name = 'nb'").fetchall() == [
+        (16384,)
+    ]
     assert connection.execute("select instance_id, status from nb.instances").fetchall() == [("a", "queued")]
 
 
 def test_tables_and_columns_explain_themselves(opened):
     store = opened()
     assert store.sql("select count(*) from duckdb_tables() where database_name = 'nb' and comment is null").fetchall() == [(0,)]
-    columns = store.sql("select column_name, comment from duckdb_columns() where database_name = 'nb' and table_name = 'entries'").fetchall()
+    columns = store.sql(
+        "select column_name, comment from duckdb_columns() where database_name = 'nb' and table_name = 'entries'"
+    ).fetchall()
     assert len(columns) == 10
     assert all(comment for _, comment in columns)
 
@@ -212,10 +216,15 @@ def test_a_schema_that_became_newer_stops_loading_and_steps_go_on(file, opened):
 def test_an_older_schema_is_brought_up_to_date_and_a_copy_kept(file, monkeypatch):
     with_rows(file, 10)
     monkeypatch.setattr(migrate, "SCHEMA", 3)
-    monkeypatch.setattr(migrate, "STEPS", {1: "alter table entries add column extra integer", 2: "insert into meta values ('new', 'x')"})
+    monkeypatch.setattr(
+        migrate, "STEPS", {1: "alter table entries add column extra integer", 2: "insert into meta values ('new', 'x')"}
+    )
     store = FileStore(file)
     try:
-        assert dict(store.sql("select key, value from meta where key in ('schema', 'new')").fetchall()) == {"schema": "3", "new": "x"}
+        assert dict(store.sql("select key, value from meta where key in ('schema', 'new')").fetchall()) == {
+            "schema": "3",
+            "new": "x",
+        }
         assert "brought to schema version 3" in store.warnings[0]
     finally:
         store.close()
@@ -243,7 +252,10 @@ def test_no_schema_is_changed_under_another_engine(file, opened, monkeypatch):
 
 def test_an_unknown_kind_of_entry_asks_for_a_newer_nbflow(file, opened):
     with_rows(file, 1)
-    outside(file, "insert into entries select seq + 1, recorded_at, created_seq, token, 'do.dreamt', step, count, key, body, value from entries where seq = 3")
+    outside(
+        file,
+        "insert into entries select seq + 1, recorded_at, created_seq, token, 'do.dreamt', step, count, key, body, value from entries where seq = 3",
+    )
     with pytest.raises(StoreVersionError, match="kind 'do.dreamt'"):
         opened().read(1)
 
@@ -341,7 +353,9 @@ def test_a_file_that_was_replaced_by_another_store_gets_nothing(tmp_path, opened
 
 
 def test_journals_of_another_store_are_left_alone(tmp_path, opened):
-    engine = killed_after(tmp_path / "history.duckdb", "created = start_instance(store); store.append(finished(created, 's')); store.flush()")
+    engine = killed_after(
+        tmp_path / "history.duckdb", "created = start_instance(store); store.append(finished(created, 's')); store.flush()"
+    )
     (tmp_path / "history.duckdb").unlink()
     FileStore(tmp_path / "new.duckdb").close()
     (tmp_path / "new.duckdb").rename(tmp_path / "history.duckdb")
@@ -455,7 +469,9 @@ def test_a_backup_is_a_store_of_its_own(opened, tmp_path):
     (store.artifacts / "W" / "a").mkdir(parents=True)
     (store.artifacts / "W" / "a" / "0123456789abcdef.npy").write_bytes(b"array")
     there = store.backup(tmp_path / "copy.duckdb")
-    assert outside(there, "select output_uri from steps") == [(str(tmp_path / "copy.nbflow/artifacts/W/a/0123456789abcdef.npy"),)]
+    assert outside(there, "select output_uri from steps") == [
+        (str(tmp_path / "copy.nbflow/artifacts/W/a/0123456789abcdef.npy"),)
+    ]
     assert (tmp_path / "copy.nbflow/artifacts/W/a/0123456789abcdef.npy").read_bytes() == b"array"
     copy = opened(there)
     assert copy.read(created) == store.read(created)

@@ -300,8 +300,21 @@ def test_a_missing_journal_of_the_dead_is_reported_in_the_claim(file, opened):
 def test_values_come_back_byte_for_byte(opened):
     store = opened()
     created = start_instance(store)
-    values = [b"", b"j1", "jé\u2028\U0001f600\x00end".encode(), bytes(range(256)), b'"quo\\te\n\t\r', b"x" * 300_000, b"\xff\xfe"]
-    bodies = [{"t": "line\nbreak\ttab \"q\" \\ \u2028 \x00 é"}, {"n": 2**70}, {"f": 1.5e-300, "i": -(2**63)}, {"nested": {"a": [None, True]}}]
+    values = [
+        b"",
+        b"j1",
+        "jé\u2028\U0001f600\x00end".encode(),
+        bytes(range(256)),
+        b'"quo\\te\n\t\r',
+        b"x" * 300_000,
+        b"\xff\xfe",
+    ]
+    bodies = [
+        {"t": 'line\nbreak\ttab "q" \\ \u2028 \x00 é'},
+        {"n": 2**70},
+        {"f": 1.5e-300, "i": -(2**63)},
+        {"nested": {"a": [None, True]}},
+    ]
     for number, value in enumerate(values):
         store.append(finished(created, f"v{number}", value))
     for number, body in enumerate(bodies):
@@ -341,5 +354,3 @@ def test_closing_ends_both_threads_and_leaves_no_journal(opened):
     with pytest.raises(StoreError, match="is closed"):
         store.append(finished(created, "t"))
     assert len(opened().read(created)) == 3
-
-

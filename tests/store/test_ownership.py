@@ -319,7 +319,11 @@ print(store.engine_id, flush=True)
 sys.stdin.read()
 """
     process = subprocess.Popen(
-        [sys.executable, "-c", code, str(file)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
+        [sys.executable, "-c", code, str(file)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
     )
     try:
         there = replace(owner(store), engine=process.stdout.readline().strip(), folder=store.folder_id)
@@ -431,7 +435,11 @@ with store._loader.lease():
     sys.stdin.read()
 """
     process = subprocess.Popen(
-        [sys.executable, "-c", code, str(file)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
+        [sys.executable, "-c", code, str(file)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
     )
     try:
         assert process.stdout.readline().strip() == "held"
