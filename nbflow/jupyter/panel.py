@@ -106,6 +106,7 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
         self._forced = False
         self._told: dict[str, Any] = {}
         self._at_work = self._here = False
+        self._version = 0
         self._trouble = ""
         self._displays: deque[Display] = deque(maxlen=_DISPLAYS)
         self._commands, self._questions = Lane("nbflow-panel-commands"), Lane("nbflow-panel-questions")
@@ -198,7 +199,7 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
             self._wake.set()
 
     def _read(self, view: InstanceView) -> dict[str, Any]:
-        self._at_work, self._here = snapshot.at_work(view), view.here
+        self._at_work, self._here, self._version = snapshot.at_work(view), view.here, view.version
         first = 0 if view.total <= snapshot.FEW_ROWS else view.total - snapshot.FEW_ROWS // 2
         _, rows = self._inst.rows(first, first + snapshot.FEW_ROWS)
         engine = self._inst.engine.engine_id
@@ -320,7 +321,7 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
         acts[control]()
 
     def _rows(self, ask: AskRows) -> dict[str, Any]:
-        version = self._inst.view().version
+        version = self._version  # as told; rows that are newer will be asked for once more, which does no harm
         if not ask.text and ask.state is None:
             total, page = self._inst.rows(ask.start, ask.stop)
             items = [snapshot.row_json(ask.start + place, step) for place, step in enumerate(page)]

@@ -254,7 +254,7 @@ class Many(WorkflowEntrypoint):
             return ctx.step.count
         await asyncio.gather(*(step.do("embed", body) for _ in range(10_000)))
 """,
-        "nbflow.current_engine().instance('many').panel()",
+        "%workflow show many",
     )
     notebook.run_to_end(0)
     notebook.run_to_end(1)
@@ -279,3 +279,25 @@ class Many(WorkflowEntrypoint):
     expect(panel.rows.filter(has_text="embed #10000")).to_have_count(1)
     panel.rows.filter(has_text="embed #10000").click()
     expect(panel.root.locator(".nbf-shows")).to_contain_text("10000")
+
+
+def test_shutting_the_kernel_down_takes_the_panel_out_and_leaves_the_twin(notebook) -> None:
+    notebook.run_to_end(1)
+    panel = notebook.panel(1)
+    panel.await_live()
+    panel.await_word("Waiting for you")
+    notebook.menu("Kernel", "Shut Down Kernel")
+    expect(panel.root).to_have_count(0, timeout=PATIENCE)
+    expect(notebook.cell(1).locator(".jp-OutputArea-output").filter(has_text="waiting for 'approval'")).to_have_count(1)
+
+
+def test_reloading_the_extension_keeps_the_panel_of_a_running_instance(notebook) -> None:
+    notebook.run_to_end(1)
+    panel = notebook.panel(1)
+    panel.await_live()
+    replace(notebook, 2, "%reload_ext nbflow")
+    notebook.run_to_end(2)
+    panel.await_live()
+    panel.await_word("Waiting for you")
+    panel.button("Approve").click()
+    panel.await_word("Complete")

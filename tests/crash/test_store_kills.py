@@ -157,7 +157,7 @@ def test_kills_at_every_point_lose_double_and_disorder_nothing(tmp_path):
             process = spawn(file, point, chance.randint(3, 60) if many else chance.randint(1, 4), said)
             size = said.stat().st_size
             deadline = chance.uniform(0.05, 0.9)
-            eventually(lambda: said.stat().st_size > size or process.poll() is not None, 60)
+            eventually(lambda was=size, p=process: said.stat().st_size > was or p.poll() is not None, 60)
             if chance.random() < 0.5:
                 outside += look_in_from_outside(file)
             if point != "random":

@@ -158,23 +158,18 @@ def test_an_empty_duckdb_file_becomes_a_store(file, opened):
 def test_a_folder_and_a_missing_folder_are_named(tmp_path):
     with pytest.raises(UsageError, match="is a folder, not a DuckDB file"):
         FileStore(tmp_path)
-    with pytest.raises(StoreError, match="the folder '.*nowhere' does not exist; make it first"):
+    with pytest.raises(StoreError, match=r"the folder '.*nowhere' does not exist; make it first"):
         FileStore(tmp_path / "nowhere" / "x.duckdb")
 
 
 @pytest.mark.parametrize("fraction", [0.01, 0.3, 0.6, 0.9])
-def test_a_truncated_file_is_refused_or_read_as_damaged_never_as_less(file, fraction):
+def test_a_truncated_file_is_refused_and_left_alone(file, fraction):
     with_rows(file, 3_000)
     data = file.read_bytes()
     file.write_bytes(data[: int(len(data) * fraction)])
     cut = file.read_bytes()
-    with pytest.raises(StoreError, match=r"history\.duckdb'") as caught:
-        store = FileStore(file)
-        try:
-            assert len(store.read(1)) == 3_002
-        finally:
-            store.close()
-    assert "Nothing was changed" in str(caught.value)
+    with pytest.raises(StoreCorruptError, match=r"history\.duckdb' .*Nothing was changed"):
+        FileStore(file)
     assert file.read_bytes() == cut
 
 
@@ -246,7 +241,7 @@ def test_no_schema_is_changed_under_another_engine(file, opened, monkeypatch):
     opened()
     monkeypatch.setattr(migrate, "SCHEMA", 2)
     monkeypatch.setattr(migrate, "STEPS", {1: "select 1"})
-    with pytest.raises(StoreError, match="1 other kernel.s. work with it: close them"):
+    with pytest.raises(StoreError, match=r"1 other kernel.s. work with it: close them"):
         FileStore(file)
 
 
@@ -256,7 +251,7 @@ def test_an_unknown_kind_of_entry_asks_for_a_newer_nbflow(file, opened):
         file,
         "insert into entries select seq + 1, recorded_at, created_seq, token, 'do.dreamt', step, count, key, body, value from entries where seq = 3",
     )
-    with pytest.raises(StoreVersionError, match="kind 'do.dreamt'"):
+    with pytest.raises(StoreVersionError, match=r"kind 'do.dreamt'"):
         opened().read(1)
 
 
@@ -300,9 +295,9 @@ def test_without_write_access_the_message_says_what_and_nothing_is_made(tmp_path
 
 def test_a_file_that_an_outsider_holds_cannot_be_opened_and_he_is_named(file):
     FileStore(file).close()
-    with held_by_outsider(file) as outsider:
-        with pytest.raises(StoreLockedError, match=rf"PID {outsider.pid}"):
-            FileStore(file, lock_timeout=0.2)
+    with held_by_outsider(file) as outsider, pytest.raises(StoreLockedError, match=r"in use by python.* \(PID \d+\)") as caught:
+        FileStore(file, lock_timeout=0.2)
+    assert f"PID {outsider.pid}" in str(caught.value)
     FileStore(file).close()
 
 
@@ -310,7 +305,7 @@ def test_the_users_own_connection_in_this_process_is_named(file, opened):
     store = opened(lock_timeout=0.2)
     mine = duckdb.connect(str(file))
     try:
-        with pytest.raises(StoreLockedError, match="in this very process|this process"):
+        with pytest.raises(StoreLockedError, match=r"in this very process|this process"):
             store.heads()
     finally:
         mine.close()
@@ -330,7 +325,7 @@ def test_a_file_that_was_deleted_is_not_made_anew(file, opened):
     with pytest.raises(StoreCorruptError, match="was deleted or moved away while engines were at work; put it back"):
         store.read(created)
     assert not file.exists()
-    with pytest.raises(StoreCorruptError, match="is not there, but the journal of 1 engine.s. that worked with it is"):
+    with pytest.raises(StoreCorruptError, match=r"is not there, but the journal of 1 engine.s. that worked with it is"):
         FileStore(file)
     assert not file.exists()
     aside.rename(file)
@@ -454,7 +449,7 @@ def test_a_fatal_error_of_duckdb_costs_no_entry(file, opened, monkeypatch):
 
     monkeypatch.setattr(sessions.Database, "load", load)
     store.append(finished(created, "s"))
-    with pytest.raises(StoreError, match="DuckDB stopped over .* and was started anew"):
+    with pytest.raises(StoreError, match=r"DuckDB stopped over .* and was started anew"):
         store.read(created)
     assert names(store.read(created))[2:] == ["s"]
 
