@@ -20,6 +20,10 @@ class Clock(Protocol):
         """Let *follower* know whenever time has been moved by hand."""
         ...
 
+    def unsubscribe(self, follower: "Follower") -> None:
+        """Forget *follower*."""
+        ...
+
 
 class Follower(Protocol):
     """Who keeps deadlines by a clock: what a clock moved by hand must know of it."""
@@ -49,6 +53,9 @@ class SystemClock:
         return time.monotonic()
 
     def subscribe(self, follower: Follower) -> None:
+        """Nobody moves this clock by hand."""
+
+    def unsubscribe(self, follower: Follower) -> None:
         """Nobody moves this clock by hand."""
 
 

@@ -45,6 +45,10 @@ class ManualClock:
         """Let *follower* know whenever time has moved."""
         self._followers.append(follower)
 
+    def unsubscribe(self, follower: Follower) -> None:
+        """Forget *follower*: its engine is closed."""
+        self._followers = [one for one in self._followers if one is not follower]
+
     def advance(self, span: Any) -> None:
         """Move on by a duration, stopping at every deadline on the way; returns when the engines are idle.
 

@@ -17,7 +17,7 @@ from nbflow.core.delivery import Deliveries
 from nbflow.core.history import StepRecord
 from nbflow.core.model import Kind, StepKey, StepState, StepType
 from nbflow.core.names import step_name
-from nbflow.engine.calls import Call
+from nbflow.engine.calls import Call, unseen, unseen_failure
 from nbflow.engine.loop import ACTIVATION
 from nbflow.engine.outputs import full_record, is_artifact, reference
 from nbflow.engine.scope import Scope
@@ -92,12 +92,22 @@ class Activation(Scope):
     def task_ended(self, task: asyncio.Task[Any]) -> None:
         """A task of user code has ended; a failure that nobody looks at may be that of a step (S16)."""
         self.tasks.discard(task)
-        if task.cancelled() or not task._log_traceback:  # type: ignore[attr-defined] # noqa: SLF001 - "nobody has looked at it"
+        if task.cancelled() or not task._log_traceback:  # noqa: SLF001 - "nobody has looked at it"
             return
-        if self.over or isinstance(task._exception, StopSignal):  # type: ignore[attr-defined] # noqa: SLF001 - without looking
+        if self.over or isinstance(task._exception, StopSignal):  # noqa: SLF001 - without looking
             task.exception()  # nobody's failure, and nothing for asyncio to complain of
             return
-        self._failed_tasks = [*filter(_unseen, self._failed_tasks), task]
+        self._failed_tasks = [*filter(unseen, self._failed_tasks), task]
+
+    def stop(self) -> None:
+        """Start nothing more and hand nothing out; bodies in flight go on, user code that never rests is not waited for."""
+        super().stop()
+        self.engine.timers.after(GRACE, self._stop_restless)
+
+    def _stop_restless(self) -> None:
+        if self.stopping and not self.over:
+            self.engine.timers.after(GRACE, self._stop_restless)
+            self._wind_down()
 
     def abandon(self) -> None:
         """End it at once: bodies are cancelled or left to their threads, nothing of it is recorded any more (S43)."""
@@ -126,7 +136,7 @@ class Activation(Scope):
 
     def open_call(self, kind: StepType, name: str, *, inner: bool = False) -> tuple[Call, StepRecord | None]:
         """Note a call of a step: its key, its order, and what is recorded of it; *inner* where a body makes it (S15)."""
-        if self.over:  # before anything else: code that catches everything would ask for ever, in whatever thread it dies
+        if self.over and not inner:  # before anything else: code that catches everything would ask for ever, in whatever thread it dies
             return self._refused_call(kind, name), None
         self._check_caller(kind)
         if self.live.rolling_back:
@@ -343,25 +353,12 @@ class Activation(Scope):
 
     def _conclude(self) -> None:
         """`run` has returned and every step it started has ended (S16)."""
-        self.failure = self._unseen_failure()
+        self.failure = unseen_failure(self._failed_calls, self._failed_tasks)
         if self.failure is not None:
             self._wind_down()
             return
         self.over = True
         self.live.complete(self, self.output)
-
-    def _unseen_failure(self) -> BaseException | None:
-        """The first failure of a step that nobody awaited, or that ended a task nobody looked at."""
-        for call in self._failed_calls:
-            if not call.awaited:
-                error: BaseException = call.future.result()[1]
-                return error
-        ours = {id(call.future.result()[1]) for call in self._failed_calls if not call.future.cancelled()}
-        for task in filter(_unseen, self._failed_tasks):
-            failed: BaseException = task._exception  # type: ignore[attr-defined] # noqa: SLF001 - one of others stays unseen
-            if _stems_from(failed, ours):
-                return task.exception()
-        return None
 
     def _wind_down(self) -> None:
         """Bodies in flight end and are recorded, nothing else happens; then the activation is over (S19, S40)."""
@@ -378,21 +375,3 @@ class Activation(Scope):
         else:
             self.live.stopped(self)
         self.drop_tasks()
-
-
-def _unseen(task: asyncio.Task[Any]) -> bool:
-    return bool(task._log_traceback)  # type: ignore[attr-defined] # noqa: SLF001
-
-
-def _stems_from(error: BaseException, known: set[int]) -> bool:
-    """Whether one of these errors is this one, or what it came from."""
-    found, seen = [error], set[int]()
-    while found:
-        one = found.pop()
-        if id(one) in known:
-            return True
-        if id(one) not in seen:
-            seen.add(id(one))
-            parts = one.exceptions if isinstance(one, BaseExceptionGroup) else ()
-            found += [each for each in (one.__cause__, one.__context__, *parts) if each is not None]
-    return False

@@ -1,7 +1,7 @@
 """A call of a step, and what `run` gets back for it: something that is already going on and may be awaited or not (S8, S16)."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nbflow.core.model import StepKey
@@ -96,3 +96,36 @@ class StepCall(Coroutine[Any, Any, Any]):
     def __del__(self) -> None:
         if not self._started:
             self._coroutine.close()
+
+
+def unseen(task: "asyncio.Task[Any]") -> bool:
+    """Whether the task ended with an error that nobody has looked at; asking is not looking."""
+    return bool(task._log_traceback)  # noqa: SLF001
+
+
+def unseen_failure(calls: Sequence[Call], tasks: "Sequence[asyncio.Task[Any]]") -> BaseException | None:
+    """The first failure of these calls that nobody awaited, or that ended one of these tasks and nobody looked at (S16)."""
+    for call in calls:
+        if not call.awaited:
+            error: BaseException = call.future.result()[1]
+            return error
+    ours = {id(call.future.result()[1]) for call in calls if not call.future.cancelled()}
+    for task in filter(unseen, tasks):
+        failed = task._exception  # noqa: SLF001 - an error of another kind stays unseen
+        if failed is not None and _stems_from(failed, ours):
+            return task.exception()
+    return None
+
+
+def _stems_from(error: BaseException, known: set[int]) -> bool:
+    """Whether one of these errors is this one, or what it came from."""
+    found, seen = [error], set[int]()
+    while found:
+        one = found.pop()
+        if id(one) in known:
+            return True
+        if id(one) not in seen:
+            seen.add(id(one))
+            parts = one.exceptions if isinstance(one, BaseExceptionGroup) else ()
+            found += [each for each in (one.__cause__, one.__context__, *parts) if each is not None]
+    return False

@@ -1,6 +1,7 @@
 """Create instances: all valid before any is made, durable before any runs (S1 to S4)."""
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from nbflow import ids
@@ -34,7 +35,8 @@ def create(
     body = BODY.get()
     if parent is None and body is not None:
         parent = body.live
-    made = make(engine, workflow, [(instance_id, params)], parent)[0]
+    about = {} if parent is None else {"parent": parent.history.head.instance_id, "parent_seq": parent.created_seq}
+    made = make(engine, workflow, [(instance_id, params)], about)[0]
     if isinstance(made, Head):
         if parent is not None and made.body.get("parent_seq") == parent.created_seq:
             return WorkflowInstance(engine, made)
@@ -64,15 +66,22 @@ def create_batch(engine: "Engine", workflow: "Workflow", wanted: Sequence[Mappin
     return result
 
 
+def create_scheduled(engine: "Engine", workflow: "Workflow", instance_id: str, schedule: Mapping[str, Any]) -> None:
+    """Create and start the instance of one match of a schedule, unless it exists: another kernel was first (S59)."""
+    made = make(engine, workflow, [(instance_id, None)], {"schedule": dict(schedule)})[0]
+    if not isinstance(made, Head):
+        engine.start(made)
+
+
 def make(
     engine: "Engine",
     workflow: "Workflow",
     wanted: Sequence[tuple[str | None, Any]],
-    parent: LiveInstance | None = None,
+    about: Mapping[str, Any] = MappingProxyType({}),
 ) -> list[LiveInstance | Head]:
-    """Create what does not exist, durable and not running yet; for what exists, its head."""
+    """Create what does not exist, durable and not running yet; for what exists, its head. *about* goes into each entry."""
     engine.check_open()
-    drafts = [_draft(engine, workflow, instance_id, params, parent) for instance_id, params in wanted]
+    drafts = [_draft(engine, workflow, instance_id, params, about) for instance_id, params in wanted]
     made: list[LiveInstance | Head] = []
     for outcome in engine.store.create(drafts, engine.owner):
         if isinstance(outcome, Head):
@@ -85,7 +94,7 @@ def make(
     return made
 
 
-def _draft(engine: "Engine", workflow: "Workflow", instance_id: str | None, params: Any, parent: LiveInstance | None) -> Draft:
+def _draft(engine: "Engine", workflow: "Workflow", instance_id: str | None, params: Any, about: Mapping[str, Any]) -> Draft:
     instance_id = ids.new_instance_id(workflow.name) if instance_id is None else names.instance_id(instance_id)
     head = Head(workflow=workflow.name, instance_id=instance_id)
     encoded = codec.encode({} if params is None else params, engine.artifact_folder(head))
@@ -94,7 +103,5 @@ def _draft(engine: "Engine", workflow: "Workflow", instance_id: str | None, para
         "id": instance_id,
         "notebook": engine.notebook,
         "code_hash": workflow.code_hash,
-    } | body_of(encoded)
-    if parent is not None:
-        body |= {"parent": parent.history.head.instance_id, "parent_seq": parent.created_seq}
-    return Draft(workflow.name, instance_id, encoded.data, body)
+    }
+    return Draft(workflow.name, instance_id, encoded.data, body | body_of(encoded) | dict(about))

@@ -22,6 +22,7 @@ from nbflow.engine.live import LiveInstance
 from nbflow.engine.loop import LoopThread
 from nbflow.engine.news import News
 from nbflow.engine.registry import Registry, Workflow
+from nbflow.engine.schedules import Schedules
 from nbflow.engine.slots import Slots, Waiting
 from nbflow.engine.threads import BodyThreads, MainQueue
 from nbflow.engine.timers import Timers
@@ -87,6 +88,7 @@ class Engine:
         self.timers = Timers(self.thread, self.clock)
         self.threads = BodyThreads(self.thread, max_threads, "nbflow-body")
         self.ends = Ends(self)
+        self.schedules = Schedules(self)
         self.slots, self.waiting = Slots(max_running), Waiting()
         self.closing = self.closed = False
         self.failure: StoreError | None = None
@@ -119,6 +121,7 @@ class Engine:
         if workflow.source:
             self.store.save_source(workflow.code_hash, workflow.source)
         self.on_loop(lambda: self._replace_code(workflow) if changed else self.retry_interrupted())
+        self.schedules.registered(workflow)
         if resume:
             opening.recover(self, workflow)
         return workflow
@@ -291,7 +294,7 @@ class Engine:
 
         def look() -> None:
             working = any(live.activation is not None and not live.activation.idle for live in tuple(self.live.values()))
-            busy[0] = bool(working or self._launches or self._looks)
+            busy[0] = bool(working or self._launches or self._looks or self.threads.working)
 
         self.on_loop(look)
         return not busy[0]
@@ -347,6 +350,7 @@ class Engine:
             if self.closed:
                 return
             self.closing = self.closed = True
+        self.clock.unsubscribe(self)
         if not self.thread.here:
             self._wind_down(timeout)
         self.threads.close()

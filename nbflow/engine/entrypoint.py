@@ -1,5 +1,6 @@
 """What a user's workflow is made of: the class to subclass, and the event that `run` gets."""
 
+from datetime import datetime
 from typing import Any
 
 from nbflow.core.history import Head
@@ -44,10 +45,13 @@ register_codec(ReceivedEvent, dict, lambda fields: ReceivedEvent(**fields), name
 
 def make_event(params: Any, head: Head) -> WorkflowEvent:
     """The event of one activation: a fresh copy each time (S10)."""
+    schedule = head.body.get("schedule")
+    if schedule is not None:
+        schedule = {"cron": schedule["cron"], "scheduled_time": datetime.fromisoformat(schedule["scheduled_time"])}
     return WorkflowEvent(
         payload=params,
         timestamp=head.created_at,
         instance_id=head.instance_id,
         workflow_name=head.workflow,
-        schedule=head.body.get("schedule"),
+        schedule=schedule,
     )

@@ -59,6 +59,25 @@ class Workflow:
         """
         return creating.create_batch(self._engine, self, list(instances), existing)
 
+    def schedule(self, cron: str, catch_up: bool = True, tz: Any = None) -> None:
+        """Create one instance per match of *cron* while a kernel with this workflow is alive (S59).
+
+        The instance's id is `name-<UTC time>` and `event.schedule` says which match; two kernels never make the same twice.
+
+        Args:
+            cron: five fields: minute, hour, day, month, weekday.
+            catch_up: make one instance for the last time missed while no kernel was alive.
+            tz: the time zone the fields are read in, its name or a ZoneInfo; UTC by default.
+
+        Raises:
+            UsageError: the line or the time zone cannot be read.
+        """
+        self._engine.schedules.set(self, cron, tz, catch_up=catch_up)
+
+    def unschedule(self) -> None:
+        """Take the schedule away; NotFoundError where there is none."""
+        self._engine.schedules.remove(self.name)
+
     def get(self, id: str) -> "WorkflowInstance":  # noqa: A002 - the contract's name
         """The instance with that id.
 

@@ -84,6 +84,11 @@ class BodyThreads:
         """Note from a body's thread that it waits for the engine: meanwhile it does not count."""
         self._thread.post(self._note_blocking, 1 if begins else -1)
 
+    @property
+    def working(self) -> bool:
+        """Whether any call runs or waits for a thread."""
+        return self._busy > 0 or bool(self._queued)
+
     def close(self) -> None:
         """Start nothing more and let idle threads go."""
         self.closed = True

@@ -117,6 +117,14 @@ class Store(Protocol):
         """The text kept under this hash."""
         ...
 
+    def save_setting(self, key: str, value: str | None) -> None:
+        """Keep a text under a key, durable for all engines on this store; None removes it."""
+        ...
+
+    def settings(self, prefix: str) -> dict[str, str]:
+        """The texts kept under keys that begin with *prefix*."""
+        ...
+
     def sql(self, query: str) -> Any:
         """Load everything recorded, run *query* read-only, return a DuckDB relation of the materialised result."""
         ...

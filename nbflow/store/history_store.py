@@ -456,6 +456,21 @@ class FileStore:
             self._sources[code_hash] = found[0][0]
         return self._sources[code_hash]
 
+    def save_setting(self, key: str, value: str | None) -> None:
+        """Keep a text under a key, in the file; None removes it."""
+
+        def work(session: Session) -> None:
+            session.change("delete from nb.meta where key = $1", [f"setting:{key}"])
+            if value is not None:
+                session.change("insert into nb.meta values ($1, $2)", [f"setting:{key}", value])
+
+        self._ask(lambda: self._loader.after(lambda _session: True, work))
+
+    def settings(self, prefix: str) -> dict[str, str]:
+        """The texts kept under keys that begin with *prefix*."""
+        query = "select key[9:], value from nb.meta where starts_with(key, $1)"
+        return self._fresh(lambda session: dict(session.rows(query, [f"setting:{prefix}"])))
+
     def sql(self, query: str) -> Any:
         """Run *query* read-only over everything recorded; see `Store.sql`."""
         asked = queries.checked(query)

@@ -43,6 +43,7 @@ class MemoryStore:
         self._heads: dict[int, Head] = {}
         self._ids: dict[tuple[str, str], int] = {}
         self._sources: dict[str, str] = {}
+        self._settings: dict[str, str] = {}
         self._closed = False
 
     def create(self, drafts: Sequence[Draft], owner: Owner | None) -> list[list[Entry] | Head]:
@@ -63,7 +64,12 @@ class MemoryStore:
         return made
 
     def claim(
-        self, created_seqs: Sequence[int], owner: Owner, by: str, *, force: bool = False
+        self,
+        created_seqs: Sequence[int],
+        owner: Owner,
+        by: str,
+        *,
+        force: bool = False,  # noqa: ARG002 - whether an owner lives is always known here
     ) -> dict[int, list[Entry]]:
         """Take over what nobody runs; entries put here by hand may be those of an engine that is gone."""
         claimed: dict[int, list[Entry]] = {}
@@ -104,9 +110,7 @@ class MemoryStore:
         """Nobody else writes."""
         then()
 
-    def command(
-        self, created_seq: int, decide: Callable[[Head, Callable[[], list[Entry]]], Sequence[Decision]]
-    ) -> list[Entry]:
+    def command(self, created_seq: int, decide: Callable[[Head, Callable[[], list[Entry]]], Sequence[Decision]]) -> list[Entry]:
         """Write what is said about an instance that nobody runs."""
         with self._lock:
             head = self._heads.get(created_seq)
@@ -159,6 +163,18 @@ class MemoryStore:
     def source(self, code_hash: str) -> str | None:
         """The text kept under this hash."""
         return self._sources.get(code_hash)
+
+    def save_setting(self, key: str, value: str | None) -> None:
+        """Keep a text under a key; None removes it."""
+        with self._lock:
+            self._settings.pop(key, None)
+            if value is not None:
+                self._settings[key] = value
+
+    def settings(self, prefix: str) -> dict[str, str]:
+        """The texts kept under keys that begin with *prefix*."""
+        with self._lock:
+            return {key: value for key, value in self._settings.items() if key.startswith(prefix)}
 
     def sql(self, query: str) -> Any:
         """Run *query* over a DuckDB table made of the entries so far."""

@@ -4,6 +4,7 @@ Positions count bytes from the engine's start; a file is named by the position o
 """
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,18 +66,18 @@ def engines(folder: Path) -> set[str]:
 
 def known_good(folder: Path, engine: str, start: int, end: int, rows: int) -> Stretch:
     """Lines of one's own journal, which are good up to *end* because it was synced."""
+    parts: list[bytes] = []
+    position, left = start, rows
     for segment in segments(folder, engine):
-        if segment.first <= start < segment.end:
-            stop = min(segment.end, end)
-            size = _CHUNK
-            while True:
-                data = _read(segment, start, min(stop, start + size))
-                length, _ = lines.line_end(data, rows)
-                if length or start + size >= stop:
-                    break
-                size *= 4  # one line longer than that
-            return Stretch(data[:length], start, start + length, start + length >= end)
-    return Stretch(b"", start, start, last=True)
+        if not (segment.first <= position < segment.end) or position >= end or not left:
+            continue
+        data, count, _ = _lines(segment, position, min(segment.end, end), left, lines.line_end)
+        parts.append(data)
+        position += len(data)
+        left -= count
+        if position < segment.end:
+            break
+    return Stretch(b"".join(parts), start, position, last=position >= end or position == start)
 
 
 def readable(folder: Path, engine: str, start: int, rows: int, *, living: bool) -> Stretch:
@@ -86,31 +87,56 @@ def readable(folder: Path, engine: str, start: int, rows: int, *, living: bool) 
         StoreCorruptError: a line of a dead engine's journal is bad that had been synced.
     """
     found = segments(folder, engine)
+    parts: list[bytes] = []
+    position, left = start, rows
+    last = True
     for number, segment in enumerate(found):
-        if segment.first <= start < segment.end:
-            size = _CHUNK
-            while True:
-                stop = min(segment.end, start + size)
-                data = _read(segment, start, stop, sync=living)
-                length, count = lines.good_end(data, rows)
-                if length or stop == segment.end:
-                    break
-                size *= 4
-            end = start + length
-            more = count == rows or stop < segment.end or (end == segment.end and number + 1 < len(found))
-            if not more and not living and end < segment.end:
-                _check_end(found[number:], end)
-            return Stretch(data[:length], start, end, last=not more)
-        if segment.first > start:
+        if segment.end <= position:
+            continue
+        if segment.first > position:
             if living:  # its owner has removed what was loaded, or is beginning a file
                 break
-            msg = (
-                f"the journal of engine {engine} in {str(folder)!r} misses the bytes from {start} to {segment.first}: "
-                f"a file of it was removed or cut; put it back, or move {segment.path.name!r} and what follows it out of the "
-                f"folder to go on without those entries. Nothing was changed"
-            )
-            raise StoreCorruptError(msg)
-    return Stretch(b"", start, start, last=True)
+            raise _missing(folder, engine, position, segment)
+        data, count, whole = _lines(segment, position, segment.end, left, lines.good_end, sync=living)
+        parts.append(data)
+        position += len(data)
+        left -= count
+        if not left or not whole:
+            last = False
+            break
+        if position < segment.end:
+            if not living:
+                _check_end(found[number:], position)
+            break
+    return Stretch(b"".join(parts), start, position, last)
+
+
+def _lines(
+    segment: Segment,
+    start: int,
+    stop: int,
+    rows: int,
+    measure: Callable[[bytes, int], tuple[int, int]],
+    *,
+    sync: bool = False,
+) -> tuple[bytes, int, bool]:
+    """Lines from *start* on, how many, and whether all up to *stop* was looked at."""
+    size = _CHUNK
+    while True:
+        until = min(stop, start + size)
+        data = _read(segment, start, until, sync=sync)
+        length, count = measure(data, rows)
+        if length or until == stop:
+            return data[:length], count, until == stop
+        size *= 4  # one line longer than that
+
+
+def _missing(folder: Path, engine: str, start: int, segment: Segment) -> StoreCorruptError:
+    return StoreCorruptError(
+        f"the journal of engine {engine} in {str(folder)!r} misses the bytes from {start} to {segment.first}: "
+        f"a file of it was removed or cut; put it back, or move {segment.path.name!r} and what follows it out of the "
+        f"folder to go on without those entries. Nothing was changed"
+    )
 
 
 def _check_end(found: list[Segment], bad: int) -> None:

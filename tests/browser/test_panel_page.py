@@ -66,6 +66,37 @@ def test_focus_scroll_and_what_is_being_typed_survive_updates(page) -> None:
     assert first.evaluate("(row) => row.isConnected")
 
 
+def test_the_list_follows_new_steps_until_somebody_looks_elsewhere(page) -> None:
+    rows = [row(index, f"s{index}", "finished", ended=NOW) for index in range(40)]
+    top = "(grid) => grid.scrollTop"
+
+    def more() -> None:
+        rows.append(row(len(rows), f"s{len(rows)}", "running"))
+        push(page, state(list(rows), seq=len(rows), head=head(total=len(rows), done=40, version=len(rows))))
+        page.clock.run_for(1_000)
+
+    mount(page, state(list(rows), head=head(total=40, done=40)))
+    panel = panel_of(page)
+    more()
+    expect(panel.rows.filter(has_text="s40")).to_be_in_viewport()
+    more()
+    expect(panel.rows.filter(has_text="s41")).to_be_in_viewport()
+    panel.row("s35").dispatch_event("click")
+    before = panel.grid.evaluate(top)
+    more()
+    assert panel.grid.evaluate(top) == before
+    panel.grid.evaluate("(grid) => { grid.scrollTop = grid.scrollHeight; }")
+    page.wait_for_timeout(100)
+    more()
+    expect(panel.rows.filter(has_text="s43")).to_be_in_viewport()
+    # Scrolled and changed in one moment, before the browser tells of the scrolling: the reader wins.
+    panel.grid.evaluate(
+        "(grid, next) => { grid.scrollTop = 48; window.kernel.push(next); }",
+        state(rows, seq=99, head=head(total=44, version=99)),
+    )
+    assert panel.grid.evaluate(top) == 48
+
+
 def test_an_older_state_that_arrives_late_is_not_shown(page) -> None:
     mount(page, state([row(0, "a", "running")], seq=9))
     push(page, state([row(0, "b", "running")], seq=8))

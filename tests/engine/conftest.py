@@ -61,10 +61,10 @@ class Lab:
     def workflow(self, run: Run, name: str = "W") -> Workflow:
         return self.engine.register(entrypoint(run), name, source=source_of(run))
 
-    def start(self, run: Run, params: Any = None, *, id: str | None = None, name: str = "W") -> WorkflowInstance:
+    def start(self, run: Run, params: Any = None, *, id: str | None = None, name: str = "W") -> WorkflowInstance:  # noqa: A002
         return self.workflow(run, name).create(id, params)
 
-    def run(self, run: Run, params: Any = None, *, id: str | None = None, name: str = "W") -> WorkflowInstance:
+    def run(self, run: Run, params: Any = None, *, id: str | None = None, name: str = "W") -> WorkflowInstance:  # noqa: A002
         """Start it and let time pass until it is finished."""
         return self.finish(self.start(run, params, id=id, name=name))
 

@@ -48,7 +48,6 @@ def test_a_pause_lets_bodies_in_flight_end_and_records_them(lab):  # S40
     instance = lab.start(run)
     gate.reached(2)
     instance.pause()
-    lab.idle
     assert instance.status().status == "waitingForPause"
     gate.open()
     status_is(instance, "paused")
@@ -821,7 +820,7 @@ def test_a_plain_body_that_waits_for_the_engine_does_not_use_its_thread_up(make_
 def test_wait_returns_when_settled_and_until_finished_when_asked(lab):
     instance = lab.start(waits("ask"))
     assert instance.wait(5).status == "waiting"
-    with pytest.raises(WaitTimeoutError, match="0.05"):
+    with pytest.raises(WaitTimeoutError, match=r"0\.05"):
         instance.wait(0.05, until="finished")
     assert not instance.is_finished()
     threading.Timer(0.02, instance.send_event, ("go", 1)).start()

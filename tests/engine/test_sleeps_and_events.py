@@ -91,9 +91,7 @@ def test_a_deadline_that_passed_while_the_kernel_was_down_is_over_at_once(lab): 
     assert later.engine.get("one").output == "awake"
 
 
-@pytest.mark.parametrize(
-    "when", [datetime(2025, 12, 31, tzinfo=UTC), 0, 1_700_000_000.5, datetime(2026, 1, 1, tzinfo=UTC)]
-)
+@pytest.mark.parametrize("when", [datetime(2025, 12, 31, tzinfo=UTC), 0, 1_700_000_000.5, datetime(2026, 1, 1, tzinfo=UTC)])
 def test_sleeping_until_the_past_returns_at_once(lab, when):  # S33
     async def run(event, step):
         await step.sleep_until("nap", when)

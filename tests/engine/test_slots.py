@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from typing import ClassVar
 
 import pytest
 
@@ -77,7 +78,7 @@ def test_a_retry_delay_gives_the_slot_back_and_waits_for_one(clock):
 
 
 class Trial(WorkflowEntrypoint):
-    outside: list = []
+    outside: ClassVar[list] = []
 
     async def run(self, event, step):
         self.outside.append(event.instance_id)

@@ -395,7 +395,11 @@ def test_the_idempotency_key_is_one_for_all_attempts_and_replays_and_differs_oth
     before = {key for found in by_step.values() for key in found}
     assert len(before) == 6
     keys.clear()
-    later = lab.revive([e for e in lab.entries() if e.kind != "do.finished" or e.step != "b" or e.created_seq != one.created_seq][: one_ends(lab, one)])
+    later = lab.revive(
+        [e for e in lab.entries() if e.kind != "do.finished" or e.step != "b" or e.created_seq != one.created_seq][
+            : one_ends(lab, one)
+        ]
+    )
     later.workflow(run)
     later.advance("1 hour")
     assert {key for *_, key in keys} <= before
@@ -656,7 +660,7 @@ def test_the_call_over_the_limit_of_steps_fails_the_instance_and_says_so(make_la
     lab = make_lab(max_steps=3)
 
     async def run(event, step):
-        for i in range(3):
+        for _ in range(3):
             await step.do("ok", lambda: 1)
             await step.sleep("ok", 1)
         await step.do("over", lambda: 1)

@@ -1082,6 +1082,8 @@ class StepList {
     this.round = 0;
     this.answered = 0;
     this.following = true;
+    /** Where following has put the list: anywhere else, somebody has scrolled. */
+    this.put = 0;
     this.root = make("div", "nbf-steps");
     this.count = make("span", "nbf-shown");
     this.filter = /** @type {HTMLInputElement} */ (
@@ -1113,7 +1115,8 @@ class StepList {
 
   listen() {
     this.grid.addEventListener("scroll", () => {
-      this.following = this.grid.scrollTop + this.grid.clientHeight >= this.grid.scrollHeight - ROW_HEIGHT;
+      this.following = this.atEnd();
+      this.put = this.grid.scrollTop;
       this.draw();
     });
     this.grid.addEventListener("keydown", (event) => this.onKey(event));
@@ -1140,6 +1143,10 @@ class StepList {
         event.preventDefault();
       }
     });
+  }
+
+  atEnd() {
+    return this.grid.scrollTop + this.grid.clientHeight >= this.grid.scrollHeight - ROW_HEIGHT;
   }
 
   filtering() {
@@ -1188,6 +1195,7 @@ class StepList {
   /** @param {number} index */
   move(index) {
     this.active = Math.max(0, Math.min(this.total - 1, index));
+    this.following = false;
     const top = this.active * ROW_HEIGHT;
     const sight = this.grid.clientHeight - ROW_HEIGHT;
     if (top < this.grid.scrollTop) this.grid.scrollTop = top;
@@ -1200,6 +1208,7 @@ class StepList {
     const found = this.known.get(index);
     if (!found) return;
     this.active = index;
+    this.following = false;
     this.selected = found.row.key;
     this.draw();
     this.onSelect(found.row);
@@ -1225,8 +1234,10 @@ class StepList {
   draw() {
     if (!this.grid.isConnected && this.total > 0) return;
     const height = Math.min(LIST_HEIGHT, (Math.max(1, this.total) + 1) * ROW_HEIGHT);
+    if (this.grid.scrollTop !== this.put) this.following = this.atEnd(); // the scroll event is still to come
     this.body.style.height = `${this.total * ROW_HEIGHT}px`;
     if (this.following && !FINISHED.includes(this.panel.state().head.status)) this.grid.scrollTop = this.grid.scrollHeight;
+    this.put = this.grid.scrollTop;
     const [first, last] = visibleRange(this.grid.scrollTop, height, this.total);
     for (const [index, parts] of this.drawn) {
       if (index >= first && index < last) continue;
