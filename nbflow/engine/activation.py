@@ -136,7 +136,9 @@ class Activation(Scope):
 
     def open_call(self, kind: StepType, name: str, *, inner: bool = False) -> tuple[Call, StepRecord | None]:
         """Note a call of a step: its key, its order, and what is recorded of it; *inner* where a body makes it (S15)."""
-        if self.over and not inner:  # before anything else: code that catches everything would ask for ever, in whatever thread it dies
+        if (
+            self.over and not inner
+        ):  # before anything else: code that catches everything would ask for ever, in whatever thread it dies
             return self._refused_call(kind, name), None
         self._check_caller(kind)
         if self.live.rolling_back:

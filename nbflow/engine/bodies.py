@@ -219,6 +219,8 @@ class Body:
     def _leave_behind(self, limit: str) -> None:
         if self._job is not None:
             self.engine.threads.abandon(self._job)
+        if self._task is not None:
+            self.engine.loop.keep(self._task)
         where = "its thread" if self._task is None else "the workflow loop"
         msg = f"attempt {self.attempt} took longer than {limit}; abandoned, still running in {where}"
         self._settle((False, StepTimeoutError(msg)))

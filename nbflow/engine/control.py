@@ -167,6 +167,7 @@ def delete(engine: "Engine", instance: "WorkflowInstance", by: str | None) -> No
     """See `WorkflowInstance.delete`."""
     _fence(engine, instance, lambda _head, _read: [(Kind.DELETED, {"by": who(by)}, None)], again=None)
     engine.live.pop(instance.created_seq, None)
+    engine.folds.forget(instance.created_seq)
     head = Head(workflow=instance.workflow_name, instance_id=instance.id)
     shutil.rmtree(engine.artifact_path(head), ignore_errors=True)
 

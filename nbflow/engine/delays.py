@@ -38,7 +38,7 @@ class DelayQuestion:
                 except BaseException as wrong:  # noqa: BLE001 - whatever it raises fails the step
                     self._answer((False, wrong))
 
-            body.engine.loop.create_task(answer(), context=body.context)
+            body.engine.loop.keep(body.engine.loop.create_task(answer(), context=body.context))
         else:
             body.engine.threads.submit(body.context.copy(), call, self._answer)
         return self._limit

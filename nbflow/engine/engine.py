@@ -17,6 +17,7 @@ from nbflow.core.history import Head
 from nbflow.core.model import Entry, Kind, Owner, Status
 from nbflow.engine import finding, opening
 from nbflow.engine.children import Ends
+from nbflow.engine.folds import Folds
 from nbflow.engine.instance import Instances, WorkflowInstance
 from nbflow.engine.live import LiveInstance
 from nbflow.engine.loop import LoopThread
@@ -78,7 +79,7 @@ class Engine:
         self.max_steps = max_steps
         self.echo = False
         self.notify = notify
-        self.make_panel: Callable[[WorkflowInstance], Any] | None = None
+        self.folds = Folds(self.store)
         self.feed = Feed()
         self.live: dict[int, LiveInstance] = {}
         self.registry = Registry(self)

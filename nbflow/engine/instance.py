@@ -4,7 +4,8 @@ Every control method is a plain call, safe from any thread and durable when it r
 runs it goes through that engine's journal, for any other through the store's one order for all (S52).
 """
 
-from collections.abc import AsyncIterator, Generator, Iterable
+import contextlib
+from collections.abc import AsyncIterator, Generator, Iterable, Iterator
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from nbflow.core.model import (
     StepState,
 )
 from nbflow.engine import control
+from nbflow.engine.current import panel_of
 from nbflow.engine.live import LiveInstance
 from nbflow.engine.outputs import REDACTED
 from nbflow.engine.waiting import finished_by_polling, following, wait_until
@@ -65,12 +67,13 @@ class WorkflowInstance:
         """Where it stands now, truthful (S5)."""
         view = self.view()
         output = self.output if view.status is Status.COMPLETE else None
-        history = self._history()
+        with self._folded() as history:
+            rollback = history.head.rollback
         return InstanceStatus(
             status=view.status,
             output=output,
             error=view.error,
-            rollback=history.head.rollback,
+            rollback=rollback,
             waiting_for=view.waiting_for,
             unreached=view.unreached,
             interrupted=view.interrupted or self._why_interrupted(view),
@@ -84,19 +87,19 @@ class WorkflowInstance:
             InstanceFailedError: it errored or was terminated; the step's error is its cause.
             InvalidStatusError: it is not finished; `await` it.
         """
-        history = self._history()
-        head = history.head
-        if head.status is Status.COMPLETE:
-            return None if head.output is None else codec.decode(head.output, self._files)
-        if head.status not in FINISHED:
+        with self._folded() as history:
+            head = history.head
+            status, output, error = head.status, head.output, head.error
+        if status is Status.COMPLETE:
+            return None if output is None else codec.decode(output, self._files)
+        if status not in FINISHED:
             msg = f"instance {self.id!r} is {self.view().status} and has no output yet; `await` it, or call wait()"
             raise InvalidStatusError(msg)
-        raise self._failure(head)
+        raise self._failure(status, error or {})
 
-    def _failure(self, head: Head) -> InstanceFailedError:
-        if head.status is Status.TERMINATED:
+    def _failure(self, status: Status, record: dict[str, Any]) -> InstanceFailedError:
+        if status is Status.TERMINATED:
             return InstanceFailedError(f"instance {self.id!r} was terminated")
-        record = head.error or {}
         error = InstanceFailedError(f"instance {self.id!r} errored: {record.get('type')}: {record.get('message')}")
         error.__cause__ = failures.decode_error(record, step="", attempts=0)
         return error
@@ -108,11 +111,8 @@ class WorkflowInstance:
 
     def rows(self, start: int, stop: int | None) -> tuple[int, list[StepView]]:
         """How many steps there are, and a page of them, in order of start."""
-        live = self._live()
-        if live is not None:
-            with live.lock:
-                return self._page(live.history, start, stop)
-        return self._page(self._read(), start, stop)
+        with self._folded() as history:
+            return self._page(history, start, stop)
 
     def _page(self, history: History, start: int, stop: int | None) -> tuple[int, list[StepView]]:
         ordered = sorted(history.steps.values(), key=lambda step: step.order)
@@ -130,11 +130,11 @@ class WorkflowInstance:
         Raises:
             NotFoundError: no such step is recorded.
         """
-        history = self._history()
-        for key, step in history.steps.items():
-            if key.name == name and key.count == count and key.key is None:
-                return step_view(step, history.replayed, partial(self._load, step))
-        known = ", ".join(str(key) for key in list(history.steps)[:10]) or "none"
+        with self._folded() as history:
+            for key, step in history.steps.items():
+                if key.name == name and key.count == count and key.key is None:
+                    return step_view(step, history.replayed, partial(self._load, step))
+            known = ", ".join(str(key) for key in list(history.steps)[:10]) or "none"
         msg = f"instance {self.id!r} has no step {name!r} number {count}; recorded are: {known}"
         raise NotFoundError(msg)
 
@@ -156,10 +156,10 @@ class WorkflowInstance:
         live = self._live()
         if live is not None:
             return live.view()
-        history = self._read()
-        owner = history.head.owner
-        alive = None if owner is None else self._engine.store.alive(owner)
-        return instance_view(history, here=False, owner_alive=alive)
+        with self._folded() as history:
+            owner = history.head.owner
+            alive = None if owner is None else self._engine.store.alive(owner)
+            return instance_view(history, here=False, owner_alive=alive)
 
     def is_finished(self) -> bool:
         """Whether it is complete, errored or terminated."""
@@ -182,17 +182,19 @@ class WorkflowInstance:
     def _live(self) -> LiveInstance | None:
         return self._engine.live.get(self.created_seq)
 
-    def _history(self) -> History:
+    @contextlib.contextmanager
+    def _folded(self) -> Iterator[History]:
+        """What is known of it; nobody changes it inside the `with`."""
         live = self._live()
-        return live.history if live is not None else self._read()
-
-    def _read(self) -> History:
-        entries = self._engine.store.read(self.created_seq)
-        history = History(entries)
-        if not entries or history.head.deleted:
-            msg = f"instance {self.id!r} of workflow {self.workflow_name!r} does not exist any more"
-            raise NotFoundError(msg)
-        return history
+        if live is not None:
+            with live.lock:
+                yield live.history
+            return
+        with self._engine.folds.of(self.created_seq) as history:
+            if history.head.deleted or not history.head.created_seq:
+                msg = f"instance {self.id!r} of workflow {self.workflow_name!r} does not exist any more"
+                raise NotFoundError(msg)
+            yield history
 
     # -- controlling --------------------------------------------------------------------------------------------------
 
@@ -281,10 +283,7 @@ class WorkflowInstance:
 
     def panel(self) -> Any:
         """The widget that shows and controls it; needs a notebook."""
-        if self._engine.make_panel is None:
-            msg = "there is no notebook here to show a panel in; %load_ext nbflow makes panels possible"
-            raise UsageError(msg)
-        return self._engine.make_panel(self)
+        return panel_of(self)
 
     def __repr__(self) -> str:
         return f"<{self.workflow_name} {self.id} {self.view().status}>"

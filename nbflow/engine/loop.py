@@ -78,7 +78,13 @@ class CountingLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self.uncounted = contextvars.Context()
+        self._kept: set[asyncio.Task[Any]] = set()
         self.set_task_factory(_make_task)  # type: ignore[arg-type]  # it is only ever given this loop
+
+    def keep(self, task: asyncio.Task[Any]) -> None:
+        """Hold a task that nobody else holds until it ends: asyncio itself would let it be collected half way."""
+        self._kept.add(task)
+        task.add_done_callback(self._kept.discard, context=self.uncounted)
 
     def call_soon(  # type: ignore[override]  # the stub's type variables say the same
         self,

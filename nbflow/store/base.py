@@ -101,8 +101,8 @@ class Store(Protocol):
         """One instance, None where it is deleted or was never there."""
         ...
 
-    def read(self, created_seq: int) -> list[Entry]:
-        """All entries of one instance, oldest first, those in the journals of engines too."""
+    def read(self, created_seq: int, after: int = 0) -> list[Entry]:
+        """The entries of one instance beyond the seq *after*, oldest first, those in the journals of engines too."""
         ...
 
     def alive(self, owner: Owner) -> bool | None:

@@ -417,20 +417,20 @@ class FileStore:
         head = self._fresh(lambda session: session.heads([created_seq]).get(created_seq))
         return None if head is None or head.deleted else head
 
-    def read(self, created_seq: int) -> list[Entry]:
-        """All entries of one instance, oldest first."""
+    def read(self, created_seq: int, after: int = 0) -> list[Entry]:
+        """The entries of one instance beyond *after*, oldest first."""
 
         def job() -> list[Entry]:
             last = self._loader.after(Session.load_all, lambda session: session.last)
-            return self._read(created_seq, last)
+            return self._read(created_seq, last, after)
 
         return self._ask(job)
 
-    def _read(self, created_seq: int, last: int) -> list[Entry]:
+    def _read(self, created_seq: int, last: int, after: int = 0) -> list[Entry]:
         entries: list[Entry] = []
         while True:
             with self._loader.session() as session:
-                part = session.entries(created_seq, entries[-1].seq if entries else 0, last, ROWS)
+                part = session.entries(created_seq, entries[-1].seq if entries else after, last, ROWS)
             entries += part
             if len(part) < ROWS:
                 return entries

@@ -167,7 +167,8 @@ class Journal:
             flushes, self._flushes = self._flushes, []
             try:
                 batches = len(self._queue) // _BATCH + 1  # what comes later wakes this thread again
-                while batches and self.behind and self._failure is None:
+                # Lines that `write` put in while a rotation synced them are durable, and not acknowledged yet.
+                while batches and (self.behind or self._acks) and self._failure is None:
                     batches -= self._sync()
                 error: NbflowError | None = self._failure
             except _DiskFullError:

@@ -147,10 +147,10 @@ class MemoryStore:
         head = self._heads.get(created_seq)
         return None if head is None or head.deleted else head
 
-    def read(self, created_seq: int) -> list[Entry]:
-        """All entries of one instance, oldest first."""
+    def read(self, created_seq: int, after: int = 0) -> list[Entry]:
+        """The entries of one instance beyond *after*, oldest first."""
         with self._lock:
-            return list(self._by_instance.get(created_seq, ()))
+            return [entry for entry in self._by_instance.get(created_seq, ()) if entry.seq > after]
 
     def alive(self, owner: Owner) -> bool | None:
         """Only this engine can own anything here."""

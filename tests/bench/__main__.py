@@ -70,16 +70,20 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15, help="how often each measure is taken in turn (15)")
     parser.add_argument("--dir", default=".", help="where the files are written: the disk that is measured (.)")
     asked = parser.parse_args()
-    load = f"load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
-    print(
-        f"Python {platform.python_version()}, DuckDB {duckdb.__version__}, {os.cpu_count()} cores, {load}, {asked.rounds} rounds\n"
-    )
+    print(f"Python {platform.python_version()}, DuckDB {duckdb.__version__}, {os.cpu_count()} cores, {asked.rounds} rounds\n")
     rows = [["", "median", "min – max", "budget", ""]]
     with tempfile.TemporaryDirectory(prefix=".bench-", dir=asked.dir) as folder:
         for measured in report(Path(folder).resolve(), max(1, asked.rounds)):
             rows.append(measured.row())
             print(f"  measured: {measured.what.strip()}", flush=True)
-    print(f"\n{table(rows)}")
+    print(f"\n{table(rows)}\n\n{how_busy()}")
+
+
+def how_busy() -> str:
+    """What the machine had to do besides, which nothing that is printed can be read without."""
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    judged = "busy with other things: read the ratios, and those with care" if load > cores else "quiet enough"
+    return f"load {load:.1f} on {cores} cores in the last minute, this run included: {judged}"
 
 
 if __name__ == "__main__":

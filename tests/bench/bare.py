@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from statistics import median
 from time import perf_counter
 
 import duckdb
@@ -22,19 +23,23 @@ class Bare:
 
     def append(self) -> float:
         """Milliseconds for one append of 250 bytes and its `fdatasync`."""
-        started = perf_counter()
+        took = []
         for _ in range(APPENDS):
+            started = perf_counter()
             os.pwrite(self._file, LINE, self._at)
             self._at += len(LINE)
             os.fdatasync(self._file)
-        return (perf_counter() - started) / APPENDS * 1000
+            took.append(perf_counter() - started)
+        return median(took) * 1000
 
     def commit(self) -> float:
         """Milliseconds for one `insert` with its commit on a default connection."""
-        started = perf_counter()
+        took = []
         for seq in range(COMMITS):
+            started = perf_counter()
             self._connection.execute("insert into t values (?, 'embed', 'value')", [seq])
-        return (perf_counter() - started) / COMMITS * 1000
+            took.append(perf_counter() - started)
+        return median(took) * 1000
 
     def close(self) -> None:
         os.close(self._file)

@@ -16,7 +16,7 @@ from nbflow.core.model import Kind
 from nbflow.store.history_store import FileStore
 from tests.store.actors import entry, eventually, owner
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.crash, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parents[2]
 ROUNDS = int(os.environ.get("NBFLOW_KILLS", "44"))
@@ -150,6 +150,7 @@ def test_kills_at_every_point_lose_double_and_disorder_nothing(tmp_path):
     events: list[str] = []
     outside = 0
     died = {"by itself": 0, "killed": 0}
+    process = None
     try:
         for round_ in range(ROUNDS):
             point = "random" if round_ % 2 else inner[(round_ // 2) % len(inner)]
@@ -161,7 +162,7 @@ def test_kills_at_every_point_lose_double_and_disorder_nothing(tmp_path):
             if chance.random() < 0.5:
                 outside += look_in_from_outside(file)
             if point != "random":
-                deadline = 4.0
+                deadline = 3.0
             if chance.random() < 0.5 and watcher.head(1) is not None:
                 event = f"e{len(events)}"
                 watcher.command(1, lambda head, read, e=event: [(Kind.EVENT, {"event_id": e, "type": "go"}, b"j1")])
@@ -183,6 +184,9 @@ def test_kills_at_every_point_lose_double_and_disorder_nothing(tmp_path):
         [entries] = watcher.claim([1], owner(watcher), "cell").values()
         watcher.append(entry(Kind.COMPLETED, 1, token=entries[-1].token, value=b"j1"))
     finally:
+        if process is not None:
+            process.kill()
+            process.wait(60)
         watcher.close()
     last = FileStore(file)
     try:

@@ -86,6 +86,23 @@ def test_a_large_journal_goes_on_in_new_files_and_reads_back_whole(folder):
     journal.close()
 
 
+def test_what_is_written_while_a_new_file_is_begun_is_acknowledged_too(folder, monkeypatch):
+    journal, order = journal_of(folder, segment=1)
+    real, written = os.fdatasync, []
+
+    def fdatasync(descriptor):
+        real(descriptor)
+        if not written and threading.current_thread() is journal.thread:
+            written.append(True)
+            journal.append(line(1), lambda: order.append(1))
+            journal.write()  # as the workflow loop does before it starts a body
+
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    journal.append(line(0), lambda: order.append(0))
+    eventually(lambda: order == [0, 1])
+    journal.close()
+
+
 def test_a_full_disk_delays_entries_and_the_same_bytes_come_to_the_same_place_later(folder, monkeypatch):
     journal, order = journal_of(folder)
     journal.append(line(0), lambda: order.append(0))
