@@ -1,6 +1,7 @@
 # make setup   a virtual environment with everything the tests need, in .venv
 # make test    all checks: style, types, tests of every layer, notebooks, the panel's JavaScript
 # make demo    a notebook whose kernel is killed in the middle, run again, approved, searched; then how to open it
+# make outputs run the notebooks and store what their cells show, which the tests compare
 # make bench   the budgets, measured side by side
 # make soak    kills and restarts until stopped
 
@@ -8,7 +9,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := test
-.PHONY: setup system test style types js tests demo bench soak clean
+.PHONY: setup system test style types js tests demo outputs bench soak clean
 
 # The oldest supported Python first: what works there works later.
 PYTHON ?= $(shell for each in python3.11 python3.12 python3.13 python3.14 python3; do \
@@ -63,6 +64,10 @@ tests: setup
 
 demo: setup
 	@$(BIN)/python notebooks/demo.py
+
+# After a change of what cells show: look at the difference before you commit it.
+outputs: setup
+	@$(BIN)/python notebooks/refresh.py
 
 bench: setup
 	@$(BIN)/python -m tests.bench

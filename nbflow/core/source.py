@@ -79,11 +79,20 @@ def parse(text: str) -> ast.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            return ast.parse(text)
+            return _tree(text)
         except IndentationError:
-            block = ast.parse(f"if 1:\n{text}").body[0]
+            block = _tree(f"if 1:\n{text}").body[0]
             assert isinstance(block, ast.If)
             return ast.Module(block.body, [])
+
+
+def _tree(text: str) -> ast.Module:
+    for _ in range(5):
+        try:
+            return ast.parse(text)
+        except SystemError:  # CPython to 3.12.1, when another thread or a finaliser parses meanwhile (a traceback does)
+            continue
+    return ast.parse(text)
 
 
 def code_hash(text: str) -> str:

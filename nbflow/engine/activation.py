@@ -18,7 +18,7 @@ from nbflow.core.history import StepRecord
 from nbflow.core.model import Kind, StepKey, StepState, StepType
 from nbflow.core.names import step_name
 from nbflow.engine.calls import Call, unseen, unseen_failure
-from nbflow.engine.loop import ACTIVATION
+from nbflow.engine.loop import ACTIVATION, keep_for_ever
 from nbflow.engine.outputs import full_record, is_artifact, reference
 from nbflow.engine.scope import Scope
 from nbflow.errors import StopSignal, UndecodableError, UsageError
@@ -128,7 +128,7 @@ class Activation(Scope):
     def _report_stuck(self, tasks: list[asyncio.Task[Any]]) -> None:
         stuck = [task for task in tasks if not task.done()]
         for task in stuck:
-            task._log_destroy_pending = False  # type: ignore[attr-defined] # noqa: SLF001 - its pending end is reported here
+            keep_for_ever(task)
         if stuck:
             log.warning("%s: user code did not end %g s after it was stopped; it is dropped", self.live.name, GRACE)
 

@@ -34,6 +34,8 @@ BODY: contextvars.ContextVar["Body | None"] = contextvars.ContextVar("nbflow_bod
 GRACE = 5.0  # seconds a cancelled async body has to end before its attempt is closed without it
 DOES_NOT_HEAL = (NameError, ImportError, SyntaxError)  # UnboundLocalError is a NameError (S22)
 
+_KINDS: dict[str, Kind] = {str(kind): kind for kind in Kind}  # calling an enum takes longer
+
 
 class Body:
     """The body of one step in one activation, over all its attempts."""
@@ -84,7 +86,7 @@ class Body:
     # -- an attempt begins --------------------------------------------------------------------------------------------
 
     def _kind(self, what: str) -> Kind:
-        return Kind(f"{self.key.type}.{what}")
+        return _KINDS[f"{self.key.type}.{what}"]
 
     def begin(self, attempt: int, *, anew: bool = False) -> None:
         """Record the start of an attempt, then run the body: in this order, whatever happens between (S53).
@@ -218,7 +220,7 @@ class Body:
 
     def _leave_behind(self, limit: str) -> None:
         if self._job is not None:
-            self.engine.threads.abandon(self._job)
+            self.live.leftovers.add(self._job, self.key.name)
         if self._task is not None:
             self.engine.loop.keep(self._task)
         where = "its thread" if self._task is None else "the workflow loop"
@@ -349,7 +351,7 @@ class Body:
         if self._task is not None:
             self._task.cancel()
         if self._job is not None:
-            self.engine.threads.abandon(self._job)
+            self.live.leftovers.add(self._job, self.key.name)
         self.scope.on_quiet()
 
     # -- context ------------------------------------------------------------------------------------------------------

@@ -295,7 +295,8 @@ class Engine:
 
         def look() -> None:
             working = any(live.activation is not None and not live.activation.idle for live in tuple(self.live.values()))
-            busy[0] = bool(working or self._launches or self._looks or self.threads.working)
+            due = (when := self.timers.next_due()) is not None and when <= self.clock.now()
+            busy[0] = bool(working or due or self._launches or self._looks or self.threads.working)
 
         self.on_loop(look)
         return not busy[0]

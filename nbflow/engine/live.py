@@ -16,6 +16,7 @@ from nbflow.core.model import Entry, Kind, Status, StepKey, StepState
 from nbflow.core.rollback import due
 from nbflow.engine.activation import Activation
 from nbflow.engine.entrypoint import make_event
+from nbflow.engine.leftovers import Leftovers
 from nbflow.engine.outputs import body_of, is_light, tells_of, withheld
 from nbflow.engine.rest import Rest
 from nbflow.engine.rolling import Rollback
@@ -49,6 +50,7 @@ class LiveInstance:
         self.engine, self.workflow = engine, workflow
         self.history = History(entries)
         self.lock = threading.RLock()
+        self.leftovers = Leftovers(engine)
         self.activation: Activation | Rollback | None = None
         self.rolling_back = False
         self.rest = Rest(self)
@@ -408,7 +410,7 @@ class LiveInstance:
             activation.abandon()
         self.rest.ended()
         if again is not None:
-            self.activate(again)
+            self.leftovers.after_them(self.name, partial(self.activate, again))
         if self.history.head.finished or self.history.head.deleted:
             self.engine.ends.ended(self.created_seq)
         self.notify()

@@ -114,6 +114,15 @@ def _make_task(
     return task
 
 
+_never_ended: list[asyncio.Task[Any]] = []
+
+
+def keep_for_ever(task: asyncio.Task[Any]) -> None:
+    """Keep stopped user code that would not end: collecting it would run the rest of it, in whatever thread does that."""
+    task._log_destroy_pending = False  # type: ignore[attr-defined] # noqa: SLF001 - somebody else reports it
+    _never_ended.append(task)
+
+
 class LoopThread:
     """The daemon thread that runs the loop, from its first use to `stop`."""
 
@@ -155,12 +164,19 @@ class LoopThread:
     def stop(self, timeout: float) -> None:
         """Stop the loop; a loop that user code blocks is left to its daemon thread."""
         try:
-            self.loop.call_soon_threadsafe(self.loop.stop)
+            self.loop.call_soon_threadsafe(self._stop_after, 3)
         except RuntimeError:
             return
         if not self.here:
             self._thread.join(timeout)
         if not self._thread.is_alive():
             for task in asyncio.all_tasks(self.loop):
-                task._log_destroy_pending = False  # type: ignore[attr-defined] # noqa: SLF001 - user code that would not end
+                keep_for_ever(task)
             self.loop.close()
+
+    def _stop_after(self, passes: int) -> None:
+        """Stop when tasks that were cancelled have had their turn to end."""
+        if passes:
+            self.loop.call_soon(self._stop_after, passes - 1, context=self.loop.uncounted)
+        else:
+            self.loop.stop()

@@ -28,7 +28,7 @@ def call_in(context: contextvars.Context, call: Callable[[], Any]) -> Outcome:
 class ThreadJob:
     """One call for a thread; all its fields are the loop's."""
 
-    __slots__ = ("abandoned", "call", "context", "done", "finished", "started")
+    __slots__ = ("abandoned", "call", "context", "done", "finished", "late", "started")
 
     def __init__(
         self,
@@ -40,6 +40,7 @@ class ThreadJob:
         self.context, self.call, self.started, self.done = context, call, started, done
         self.abandoned = False
         self.finished = False
+        self.late: Callable[[], None] | None = None
 
 
 class BodyThreads:
@@ -68,17 +69,22 @@ class BodyThreads:
         self._dispatch()
         return job
 
-    def abandon(self, job: ThreadJob) -> None:
-        """Stop counting a job that cannot be stopped: its outcome is thrown away when it comes (S26)."""
+    def abandon(self, job: ThreadJob, late: Callable[[], None] | None = None) -> bool:
+        """Stop counting a job that cannot be stopped: its outcome is thrown away when it comes, then *late* is called (S26).
+
+        Gives whether it runs on.
+        """
         if job.finished or job.abandoned:
-            return
+            return False
         job.abandoned = True
         if job in self._queued:
             self._queued.remove(job)
-            return
+            return False
+        job.late = late
         self._busy -= 1
         self._threads -= 1
         self._dispatch()
+        return True
 
     def blocking(self, *, begins: bool) -> None:
         """Note from a body's thread that it waits for the engine: meanwhile it does not count."""
@@ -123,6 +129,8 @@ class BodyThreads:
     def _finish(self, job: ThreadJob, outcome: Outcome) -> None:
         job.finished = True
         if job.abandoned:
+            if job.late is not None:
+                job.late()
             return
         self._busy -= 1
         job.done(outcome)

@@ -77,16 +77,19 @@ create macro _shown(message, body) as case when message is not null and _withhel
 
 create view _instances as
 select
-  seq as created_seq,
-  split_part(key, '/', 1) as workflow,
-  split_part(key, '/', 2) as instance_id,
-  recorded_at as created_at
-from entries
-where kind = 'created'
-  and seq not in (select created_seq from entries where kind = 'deleted');
+  e.seq as created_seq,
+  split_part(e.key, '/', 1) as workflow,
+  split_part(e.key, '/', 2) as instance_id,
+  e.recorded_at as created_at,
+  e.body,
+  e.value
+from entries as e
+anti join (select created_seq from entries where kind = 'deleted') as d on d.created_seq = e.seq
+where e.kind = 'created';
 
--- Claims that a later fence has ended: entries under their token count only before it.
-create view _superseded as
+-- Entries that came in under a token when a later fence had ended it: they do not count.
+create view _void as
+select e.seq
 from (
   select
     created_seq,
@@ -95,19 +98,15 @@ from (
   from entries
   where kind in ('claimed', 'restarted', 'terminated', 'deleted')
   group by created_seq, token
-)
-where until is not null;
+) as s
+join entries as e on e.created_seq = s.created_seq and e.token = s.token and e.seq >= s.until;
 
+-- Entries about instances themselves, that count.
 create view _counted as
-select *
+select e.*
 from entries as e
-where not exists (
-  select 1
-  from _superseded as s
-  where s.created_seq = e.created_seq
-    and s.token = e.token
-    and s.until <= e.seq
-);
+anti join _void as v on v.seq = e.seq
+where e.step is null;
 
 -- What begins steps over: all of them (a restart, keep_below 0), or those whose order is not below keep_below.
 create view _restarts as
@@ -117,10 +116,15 @@ select
   kind,
   coalesce(try_cast(body ->> '$.keep_below' as integer), 0) as keep_below
 from _counted
-where kind = 'restarted'
-  or (kind = 'retried' and body ->> '$.keep_below' is not null);
+where kind in ('restarted', 'retried')
+  and (kind = 'restarted' or body ->> '$.keep_below' is not null);
 
-create view _dropped_by_restart as
+-- Entries of steps that do not count (any more): void ones, those that a restart dropped, and those that a retry dropped
+-- (of failed steps, and all that rollback handlers left).
+create view _gone as
+select seq
+from _void
+union
 select e.seq
 from (
   select
@@ -143,10 +147,8 @@ join entries as e
   and e.step = d.step
   and e.count = d.count
   and e.key is not distinct from d.key
-  and e.seq < d.restart;
-
--- Entries that a retry dropped: those of failed steps, and all that rollback handlers left.
-create view _dropped_by_retry as
+  and e.seq < d.restart
+union
 select e.seq
 from (
   select
@@ -156,11 +158,15 @@ from (
     f.count,
     f.key,
     max(f.seq) as seq
-  from _counted as r
-  join _counted as f on f.created_seq = r.created_seq and f.seq < r.seq
-  where r.kind = 'retried'
-    and f.step is not null
-    and (split_part(f.kind, '.', 2) = 'failed' or starts_with(f.kind, 'rollback.'))
+  from (
+    select x.*
+    from _counted as r
+    join entries as x on x.created_seq = r.created_seq and x.seq < r.seq
+    where r.kind = 'retried'
+      and x.step is not null
+      and (split_part(x.kind, '.', 2) = 'failed' or starts_with(x.kind, 'rollback.'))
+  ) as f
+  anti join _void as v on v.seq = f.seq
   group by all
 ) as d
 join entries as e
@@ -173,24 +179,28 @@ join entries as e
 
 create view _step_entries as
 select
-  seq,
-  recorded_at,
-  created_seq,
-  kind,
-  split_part(kind, '.', 1) as type,
-  split_part(kind, '.', 2) as what,
-  step,
-  count,
-  key,
-  body
-from _counted as e
-where step is not null
-  and not exists (select 1 from _dropped_by_restart as d where d.seq = e.seq)
-  and not exists (select 1 from _dropped_by_retry as d where d.seq = e.seq);
+  i.workflow,
+  i.instance_id,
+  e.created_seq,
+  e.seq,
+  e.recorded_at,
+  e.kind,
+  split_part(e.kind, '.', 1) as type,
+  split_part(e.kind, '.', 2) as what,
+  e.step,
+  e.count,
+  e.key,
+  e.body
+from entries as e
+join _instances as i on i.created_seq = e.created_seq
+anti join _gone as g on g.seq = e.seq
+where e.step is not null;
 
 -- One row per step: its first entry and the one that says where it stands (an end after the end changes nothing).
 create view _steps as
 select
+  workflow,
+  instance_id,
   created_seq,
   type,
   step,
@@ -199,7 +209,7 @@ select
   min(seq) as first_seq,
   coalesce(min(seq) filter (what in ('finished', 'failed')), max(seq)) as last_seq
 from _step_entries
-group by created_seq, type, step, count, key;
+group by workflow, instance_id, created_seq, type, step, count, key;
 
 -- The last fence of an instance: an attempt that was running before it will never be heard of again.
 create view _fences as
@@ -224,12 +234,13 @@ create macro _state(kind, seq, fence) as
 
 create view _taken as
 select
-  created_seq,
-  body ->> '$.event_id' as event_id,
-  min(recorded_at) as taken_at
-from _step_entries
-where kind = 'wait.finished'
-group by created_seq, event_id;
+  e.created_seq,
+  e.body ->> '$.event_id' as event_id,
+  min(e.recorded_at) as taken_at
+from entries as e
+anti join _gone as g on g.seq = e.seq
+where e.kind = 'wait.finished'
+group by e.created_seq, event_id;
 
 -- Events that no restart has dropped: one from a step keeps them, free to be taken again where their wait fell.
 create view _events as
@@ -240,18 +251,20 @@ select
   e.body,
   e.value,
   e.body ->> '$.type' as type,
+  e.body ->> '$.event_id' as event_id,
   t.taken_at
 from _counted as e
 left join _taken as t on t.created_seq = e.created_seq and t.event_id = e.body ->> '$.event_id'
+left join (
+  select
+    created_seq,
+    max(seq) as seq
+  from _restarts
+  where kind = 'restarted' and keep_below = 0
+  group by created_seq
+) as r on r.created_seq = e.created_seq
 where e.kind = 'event'
-  and not exists (
-    select 1
-    from _restarts as r
-    where r.created_seq = e.created_seq
-      and r.seq > e.seq
-      and r.kind = 'restarted'
-      and r.keep_below = 0
-  );
+  and (r.seq is null or r.seq < e.seq);
 
 -- Events that a wait may take.
 create view _free as
@@ -259,14 +272,14 @@ select distinct
   e.created_seq,
   e.type
 from _events as e
-where e.taken_at is null
-  and not exists (
-    select 1
-    from _counted as s
-    where s.created_seq = e.created_seq
-      and s.kind = 'set_aside'
-      and s.body ->> '$.event_id' = e.body ->> '$.event_id'
-  );
+anti join (
+  select
+    created_seq,
+    body ->> '$.event_id' as event_id
+  from _counted
+  where kind = 'set_aside'
+) as s on s.created_seq = e.created_seq and s.event_id = e.event_id
+where e.taken_at is null;
 
 -- The table of nbflow/core/status.py: (status, what happened) -> status; anything else changes nothing.
 create macro _after(status, kind) as
@@ -311,24 +324,30 @@ select
 from _counted as e
 left join (select created_seq, max(seq) as seq from _restarts where kind = 'restarted' group by created_seq) as r
   on r.created_seq = e.created_seq
-where e.step is null
-  and e.kind not in ('created', 'claimed', 'released', 'event', 'set_aside')
+where e.kind not in ('created', 'claimed', 'released', 'event', 'set_aside')
 group by e.created_seq;
 
 -- Running instances of which everything open waits, and not for an event that is there already.
 create view _waiting as
 select s.created_seq
-from _steps as s
-join entries as l on l.seq = s.last_seq
+from (
+  select
+    e.created_seq,
+    arg_max(e.kind, e.seq) as kind,
+    max(e.seq) as seq,
+    arg_max(e.body ->> '$.event_type', e.seq) as event_type
+  from entries as e
+  join (select created_seq from _lives where status = 'running') as r on r.created_seq = e.created_seq
+  anti join _gone as g on g.seq = e.seq
+  where e.step is not null
+  group by e.created_seq, split_part(e.kind, '.', 1), e.step, e.count, e.key
+  having not bool_or(split_part(e.kind, '.', 2) in ('finished', 'failed'))
+) as s
 left join _fences as f on f.created_seq = s.created_seq
-left join _free as e
-  on e.created_seq = s.created_seq
-  and l.kind = 'wait.started'
-  and e.type = l.body ->> '$.event_type'
-where s.created_seq in (select created_seq from _lives where status = 'running')
+left join _free as e on e.created_seq = s.created_seq and s.kind = 'wait.started' and e.type = s.event_type
 group by s.created_seq
-having bool_or(_state(l.kind, l.seq, f.seq) in ('retrying', 'sleeping', 'waiting'))
-  and not bool_or(_state(l.kind, l.seq, f.seq) = 'running')
+having bool_or(_state(s.kind, s.seq, f.seq) in ('retrying', 'sleeping', 'waiting'))
+  and not bool_or(_state(s.kind, s.seq, f.seq) = 'running')
   and count(e.created_seq) = 0;
 
 create view instances as
@@ -343,24 +362,23 @@ select
   i.created_at,
   l.started_at,
   case when l.status in ('complete', 'errored', 'terminated') then e.recorded_at end as ended_at,
-  _json(c.value, c.body) as params,
+  _json(i.value, i.body) as params,
   case when l.status = 'complete' and e.kind = 'completed' then _json(e.value, e.body) end as output,
   case when l.status = 'errored' then e.body ->> '$.error.type' end as error_type,
   case when l.status = 'errored' then _shown(e.body ->> '$.error.message', e.body) end as error_message,
-  coalesce(a.body ->> '$.code_hash', c.body ->> '$.code_hash') as code_hash,
-  coalesce(c.body ->> '$.parent.id', c.body ->> '$.parent') as parent_id
+  coalesce(a.body ->> '$.code_hash', i.body ->> '$.code_hash') as code_hash,
+  coalesce(i.body ->> '$.parent.id', i.body ->> '$.parent') as parent_id
 from _instances as i
-join entries as c on c.seq = i.created_seq
 left join _lives as l on l.created_seq = i.created_seq
-left join entries as e on e.seq = l.end_seq
-left join entries as a on a.seq = l.activated_seq;
+left join (select * from entries where kind in ('completed', 'errored', 'terminated')) as e on e.seq = l.end_seq
+left join (select * from entries where kind = 'activated') as a on a.seq = l.activated_seq;
 comment on view instances is 'one row per instance: status, parameters, output';
 
 create view steps as
 select
-  i.workflow,
-  i.instance_id,
-  i.created_seq,
+  s.workflow,
+  s.instance_id,
+  s.created_seq,
   s.step as name,
   s.count,
   s.key,
@@ -379,7 +397,6 @@ select
   _shown(l.body ->> '$.error.message', l.body) as error_message,
   coalesce(l.body ->> '$.code_hash', f.body ->> '$.code_hash') as code_hash
 from _steps as s
-join _instances as i on i.created_seq = s.created_seq
 join entries as l on l.seq = s.last_seq
 join entries as f on f.seq = s.first_seq
 left join _fences as n on n.created_seq = s.created_seq;
@@ -387,9 +404,9 @@ comment on view steps is 'one row per step, sleep, wait and map item; output_uri
 
 create view attempts as
 select
-  i.workflow,
-  i.instance_id,
-  i.created_seq,
+  t.workflow,
+  t.instance_id,
+  t.created_seq,
   t.step as name,
   t.count,
   t.key,
@@ -405,6 +422,8 @@ select
   _shown(l.body ->> '$.error.message', l.body) as error_message
 from (
   select
+    e.workflow,
+    e.instance_id,
     e.created_seq,
     e.step,
     e.count,
@@ -416,7 +435,9 @@ from (
     arg_min(coalesce(try_cast(e.body ->> '$.started_at' as timestamptz), e.recorded_at), e.seq) as started_at
   from _step_entries as e
   join _steps as s
-    on s.created_seq = e.created_seq
+    on s.workflow = e.workflow
+    and s.instance_id = e.instance_id
+    and s.created_seq = e.created_seq
     and s.type = e.type
     and s.step = e.step
     and s.count = e.count
@@ -426,7 +447,6 @@ from (
   group by all
   having attempt is not null
 ) as t
-join _instances as i on i.created_seq = t.created_seq
 join entries as l on l.seq = t.last_seq
 left join _fences as n on n.created_seq = t.created_seq;
 comment on view attempts is 'one row per try of a step';

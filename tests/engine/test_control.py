@@ -489,12 +489,12 @@ def test_restart_works_from_any_state_with_the_same_id_params_and_timestamp(lab,
     lab.advance("1 day") if state != "running" and state != "waiting" else None
     first = False
     instance.restart()
+    gate.open()
     eventually(lambda: instance.is_finished())
     assert instance.output == "second"
     assert len(set(map(str, seen))) == 1
     assert len(seen) == 2
     assert [s.name for s in instance.steps] == ["a"]
-    gate.open()
     lab.idle()
     assert instance.output == "second"
 
@@ -646,7 +646,7 @@ def test_restart_survives_a_death(lab):  # S44
     assert ran == ["a2", "c1"]
 
 
-def test_a_body_of_before_the_restart_cannot_end_the_step_after_it(lab):  # S26, S44
+def test_a_restart_begins_as_soon_as_the_old_body_has_ended(lab, caplog):  # S26
     gates = [Gate("old"), Gate("new")]
 
     async def run(event, step):
@@ -656,8 +656,29 @@ def test_a_body_of_before_the_restart_cannot_end_the_step_after_it(lab):  # S26,
     instance = lab.start(run)
     old.reached()
     instance.restart()
+    old.open()
+    new.reached()
+    new.open()
+    assert lab.finish(instance).output == "new"
+    assert caplog.text == ""
+
+
+def test_a_body_of_before_the_restart_cannot_end_the_step_after_it(lab, caplog):  # S26, S44
+    gates = [Gate("old"), Gate("new")]
+
+    async def run(event, step):
+        return await step.do("s", lambda: gates.pop(0)())
+
+    old, new = gates
+    instance = lab.start(run)
+    old.reached()
+    instance.restart()
+    lab.engine.on_loop(lambda: None)
+    assert new.came == 0
     lab.move("10 seconds")  # it waits so long for the old body
     new.reached()
+    assert "'s'" in caplog.text
+    assert "two may overlap" in caplog.text
     old.open()
     lab.engine.on_loop(lambda: None)
     assert instance.status().status == "running"

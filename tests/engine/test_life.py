@@ -7,7 +7,15 @@ import threading
 
 import pytest
 
-from nbflow import AlreadyExistsError, Engine, InvalidStatusError, NotFoundError, NotSerialisableError, UsageError, WorkflowEntrypoint
+from nbflow import (
+    AlreadyExistsError,
+    Engine,
+    InvalidStatusError,
+    NotFoundError,
+    NotSerialisableError,
+    UsageError,
+    WorkflowEntrypoint,
+)
 from nbflow.core.model import Status, StepState
 from nbflow.values import classes
 from tests.engine.conftest import Gate, eventually, failure_of, kinds
@@ -83,7 +91,9 @@ def test_a_batch_is_created_whole_or_not_at_all(lab):  # S3
 def test_a_batch_gives_created_and_found_ones_in_order(lab):  # S3
     workflow = lab.workflow(nothing)
     lab.finish(workflow.create("b", 0))
-    many = workflow.create_batch([{"id": "a", "params": 1}, {"id": "b", "params": 2}, {"id": "c"}, {}, {"id": "a", "params": 9}])
+    many = workflow.create_batch(
+        [{"id": "a", "params": 1}, {"id": "b", "params": 2}, {"id": "c"}, {}, {"id": "a", "params": 9}]
+    )
     many.wait(10)
     assert [one.id for one in many][:3] == ["a", "b", "c"]
     assert many.outputs() == [1, 0, {}, {}, 1]
@@ -194,7 +204,13 @@ def test_status_tells_running_waiting_and_complete(lab):  # S5
     assert instance.status().status == "waiting"
     lab.advance("1 hour")
     status = instance.status()
-    assert (status.status, status.output, status.error, status.waiting_for, status.interrupted) == ("complete", 5, None, (), None)
+    assert (status.status, status.output, status.error, status.waiting_for, status.interrupted) == (
+        "complete",
+        5,
+        None,
+        (),
+        None,
+    )
 
 
 def test_an_instance_sleeping_and_working_at_once_is_running(lab):  # S5
@@ -394,7 +410,12 @@ def test_a_closed_engine_refuses_and_closing_twice_is_fine(lab):  # S54
     lab.idle()
     lab.engine.close()
     lab.engine.close()
-    for act in (workflow.create, instance.pause, lambda: lab.engine.get("one"), lambda: lab.engine.register(WorkflowEntrypoint)):
+    for act in (
+        workflow.create,
+        instance.pause,
+        lambda: lab.engine.get("one"),
+        lambda: lab.engine.register(WorkflowEntrypoint),
+    ):
         with pytest.raises(InvalidStatusError, match="closed"):
             act()
 
@@ -626,7 +647,7 @@ def test_nothing_is_logged_by_asyncio_when_all_goes_well_or_wrong(lab, caplog):
             await asyncio.gather(*tasks)
         except ZeroDivisionError:
             pass
-        asyncio.ensure_future(step.wait_for_event("ask", "go"))
+        tasks.append(asyncio.ensure_future(step.wait_for_event("ask", "go")))
         raise KeyError("out")
 
     with caplog.at_level(logging.WARNING, "asyncio"):

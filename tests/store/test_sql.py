@@ -83,7 +83,7 @@ def lives(draw):
         elif kind == "aside":
             if waiting := history.buffered("go"):
                 pen.write(Kind.SET_ASIDE, event_id=waiting[0].event_id)
-        elif kind == "stale":
+        elif kind == "stale" and tokens[0] != pen.token:
             pen.write(Kind.DO_FINISHED, "a", token=tokens[0], order=1)
         elif kind == "pause":
             pen.write(draw(st.sampled_from([Kind.PAUSING, Kind.PAUSED, Kind.RESUMED])), token=0)
