@@ -17,6 +17,7 @@ from nbflow.core.delivery import Deliveries
 from nbflow.core.history import StepRecord
 from nbflow.core.model import Kind, StepKey, StepState, StepType
 from nbflow.core.names import step_name
+from nbflow.engine.bodies import BODY
 from nbflow.engine.calls import Call, unseen, unseen_failure
 from nbflow.engine.loop import ACTIVATION, keep_for_ever
 from nbflow.engine.outputs import full_record, is_artifact, reference
@@ -73,6 +74,7 @@ class Activation(Scope):
     def start(self, context: contextvars.Context) -> None:
         """Call `run`, in a copy of the context of the cell that started it, so that its prints go there."""
         context.run(ACTIVATION.set, self)
+        context.run(BODY.set, None)  # a body may have created or resumed it: it is no part of that body
         self._main = context.run(asyncio.Task, self._run(), loop=self.engine.loop, context=context)
         self.tasks.add(self._main)
         self._main.add_done_callback(self._run_ended, context=self.engine.loop.uncounted)

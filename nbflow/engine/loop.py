@@ -21,11 +21,7 @@ class Counted(Protocol):
     tasks: set[asyncio.Task[Any]]
 
     def on_quiet(self) -> None:
-        """Nothing of it is ready to run any more."""
-        ...
-
-    def task_ended(self, task: asyncio.Task[Any]) -> None:
-        """A task of it has ended."""
+        """Nothing of it is ready to run any more: it takes its turn soon."""
         ...
 
 

@@ -11,7 +11,7 @@ from nbflow.core.history import StepRecord
 from nbflow.core.model import Kind, StepKey, StepState, StepType
 from nbflow.core.rollback import due, handler_key
 from nbflow.engine.activation import RollbackHandler
-from nbflow.engine.bodies import Body
+from nbflow.engine.bodies import BODY, Body
 from nbflow.engine.calls import Call
 from nbflow.engine.context import is_async
 from nbflow.engine.scope import Scope
@@ -81,6 +81,7 @@ class Rollback(Scope):
         order = known.order if known is not None else self.live.history.last_order + 1
         call = Call(key, order, self.engine.loop.create_future())
         context = self._context.copy()
+        context.run(BODY.set, None)  # as for `run`: whoever asked for it may be a body
         body = self._body = Body(self, call, self._bound(fn, step), (), config, None, context)
         match replay.decide(known, StepType.DO):
             case replay.WaitUntil() as decision:

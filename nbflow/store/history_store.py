@@ -12,26 +12,24 @@ from typing import Any, TypeVar
 
 from nbflow import ids
 from nbflow.clock import Clock, SystemClock
-from nbflow.core.history import Head, fold_head
-from nbflow.core.model import FENCES, Draft, Entry, Kind, Owner
-from nbflow.errors import NotFoundError, StoreCorruptError, StoreError, StoreLockedError
+from nbflow.core.history import Head
+from nbflow.core.model import Draft, Entry, Owner
+from nbflow.errors import StoreError, StoreLockedError
+from nbflow.store import direct, lines, migrate, queries, segments, upkeep
 from nbflow.store import journal as journals
 from nbflow.store import lease as leases
-from nbflow.store import lines, migrate, queries, segments, upkeep
-from nbflow.store.base import Decision
-from nbflow.store.database import Database, connect, make_schema
+from nbflow.store.database import Database, connect
+from nbflow.store.desk import Desk, place
 from nbflow.store.layout import Layout
 from nbflow.store.loader import Loader
-from nbflow.store.memory import claim_body
-from nbflow.store.session import ROWS, Desk, Opening, Session, place
+from nbflow.store.opening import Entrance
+from nbflow.store.session import ROWS, Session
 
 T = TypeVar("T")
-Decide = Callable[[Head, Callable[[], list[Entry]]], Sequence[Decision]]
 
 _AT_ONCE = 500
 _CLOSING = 2.0
 _OF_PARENT = "this engine belongs to the parent process: make a new Engine in the child"
-_HEADERS = 3 * 4096  # of a DuckDB file, before its blocks
 _time = SystemClock()
 _log = logging.getLogger("nbflow")
 
@@ -73,14 +71,15 @@ class FileStore:
         self._closing = threading.Lock()
         self._closed = self._forked = False
         self._sources: dict[str, str] = {}
-        self._life: leases.LifeLock | None = None
         layout.prepare()
         self.folder_id = layout.folder_id()
         lease = leases.Lease(layout, leases.own_holder(self.engine_id, notebook))
         self._desk = Desk(layout, self.engine_id, self._clock, Database(layout), lease, leases.News(layout))
         self._loader = Loader(self._desk, lock_timeout, self._tell)
+        self._entrance = Entrance(self._loader, self._warn)
         try:
-            self._loader.call(self._open)
+            self._loader.call(self._entrance.open)
+            self.created = self._entrance.created
             self.uid = self._desk.uid
             self._journal = journals.Journal(layout.journal, self.engine_id, self.uid, self._acknowledge, segment=segment)
             self._desk.journal = self._journal
@@ -91,74 +90,7 @@ class FileStore:
         _living.add(self)
         atexit.register(self.close)
 
-    # -- opening and closing ------------------------------------------------------------------------------------------
-
-    def _open(self) -> None:
-        """Make or check the file, take over the journals of the dead, become known."""
-        with self._loader.session(opening=Opening(self._make, self._bring_up_to_date)) as session:
-            _check_whole(self._layout, session)
-            artifacts = str(self.artifacts)
-            if session.rows("select value from nb.meta where key = 'artifacts'") != [(artifacts,)]:
-                session.change("update nb.meta set value = $1 where key = 'artifacts'", [artifacts])
-            self._life = leases.LifeLock(self._layout.journal, self.engine_id)
-            session.register()
-        self._loader.after(self._take_over_the_dead, lambda _: None)
-
-    def _first_meta(self) -> dict[str, str]:
-        return {"schema": str(migrate.SCHEMA), "store": ids.new_uid(), "purged": "0", "artifacts": str(self.artifacts)}
-
-    def _make(self) -> None:
-        layout = self._layout
-        if layout.file.exists():
-            return
-        waiting = [engine for engine in segments.engines(layout.journal) if segments.journal_end(layout.journal, engine)]
-        if waiting:
-            msg = (
-                f"{str(layout.file)!r} is not there, but the journal of {len(waiting)} engine(s) that worked with it is, in "
-                f"{str(layout.journal)!r}: put the file back, or move the folder {str(layout.folder)!r} away to begin anew. "
-                f"Nothing was changed"
-            )
-            raise StoreCorruptError(msg)
-        self._desk.database.create(self._first_meta())
-        self.created = True
-
-    def _bring_up_to_date(self) -> None:
-        """Give an empty DuckDB file its tables, and an old store the present ones.
-
-        Journals that dead engines left behind are loaded afterwards: their format has a version of its own.
-        """
-        layout, database = self._layout, self._desk.database
-        tables = {name for (name,) in database.rows("select table_name from duckdb_tables() where database_name = 'nb'")}
-        if not tables:
-            make_schema(database.connection, self._first_meta())
-            self.created = True
-        if "meta" not in tables:
-            return
-        meta = dict(database.rows("select key, value from nb.meta"))
-        if "store" not in meta or (version := migrate.check(layout.file, meta.get("schema", ""))) >= migrate.SCHEMA:
-            return
-        living = [engine for engine in segments.engines(layout.journal) if leases.lives(layout.journal, engine)]
-        if living:
-            msg = (
-                f"{str(layout.file)!r} has schema version {version} and {len(living)} other kernel(s) work with it: "
-                f"close them, then open it again to bring it to version {migrate.SCHEMA}"
-            )
-            raise StoreError(msg)
-        copy = migrate.bring_up_to_date(database, layout.file, version)
-        self._warn(f"{str(layout.file)!r} was brought to schema version {migrate.SCHEMA}; a copy as it was is {str(copy)!r}")
-
-    def _take_over_the_dead(self, session: Session) -> bool:
-        folder = self._layout.journal
-        complete = True
-        for engine in segments.engines(folder) - {self.engine_id}:
-            life = leases.lives(folder, engine)
-            if life is False:
-                complete &= session.bury(engine) is not False
-                if (lost := session.lost(engine)) is not None:
-                    self._warn(lost)
-            elif life is None:
-                complete &= session.load(engine)
-        return complete
+    # -- closing ------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Make everything durable, load it if the lease is free within 2 s, release locks. Idempotent."""
@@ -190,11 +122,11 @@ class FileStore:
 
     def _let_go(self) -> None:
         """Close what is locked; the file of the life lock stays where the journal does."""
-        if self._life is not None:
+        if (life := self._entrance.life) is not None:
             if segments.segments(self._layout.journal, self.engine_id):
-                self._life.forget()
+                life.forget()
             else:
-                self._life.remove()
+                life.remove()
         self._desk.lease.forget()
         self._desk.counter.forget()
 
@@ -204,8 +136,8 @@ class FileStore:
         self._journal.leave_to_parent(StoreError(_OF_PARENT))
         self._desk.lease.forget()
         self._desk.counter.forget()
-        if self._life is not None:
-            self._life.forget()
+        if self._entrance.life is not None:
+            self._entrance.life.forget()
 
     # -- what an owner records ----------------------------------------------------------------------------------------
 
@@ -236,117 +168,29 @@ class FileStore:
 
     def create(self, drafts: Sequence[Draft], owner: Owner | None) -> list[list[Entry] | Head]:
         """Create what does not exist; see `Store.create`."""
-        places = list(dict.fromkeys(place(draft.workflow, draft.instance_id) for draft in drafts))
-
-        def there(session: Session) -> dict[str, int]:
-            return dict(
-                session.rows(
-                    "select key, max(seq) from nb.entries where kind = 'created' and key in (select unnest($1)) "
-                    "and seq not in (select created_seq from nb.entries where kind = 'deleted') group by key",
-                    [places],
-                )
-            )
-
-        def load(session: Session) -> bool:
-            return not there(session) or session.load_all()
-
-        return self._ask(lambda: self._loader.after(load, lambda session: self._create(session, there(session), drafts, owner)))
-
-    def _create(
-        self, session: Session, there: dict[str, int], drafts: Sequence[Draft], owner: Owner | None
-    ) -> list[list[Entry] | Head]:
-        heads = session.heads(there.values())
-        now, last = self._clock.now(), session.last
-        fresh: list[Entry] = []
-        made: dict[str, int] = {}
-        for draft in drafts:
-            where = place(draft.workflow, draft.instance_id)
-            if where in there or where in made:
-                continue
-            made[where] = len(fresh)
-            body = {**draft.body, "workflow": draft.workflow, "id": draft.instance_id}
-            fresh.append(Entry(Kind.CREATED, 0, 0, now, body=body, value=draft.params))
-            if owner is not None:
-                claim = claim_body(self._here(owner), "create")
-                fresh.append(Entry(Kind.CLAIMED, last + len(fresh), 1, now, body=claim))
-        written = session.write(fresh)
-        step = 1 if owner is None else 2
-        given: list[list[Entry] | Head] = []
-        first: set[str] = set()
-        for draft in drafts:
-            where = place(draft.workflow, draft.instance_id)
-            if where in there:
-                given.append(heads[there[where]])
-                continue
-            entries = written[made[where] : made[where] + step]
-            given.append(fold_head(entries) if where in first else entries)
-            first.add(where)
-        return given
+        here = None if owner is None else self._here(owner)
+        return self._ask(lambda: direct.create(self._loader, self._clock, drafts, here))
 
     def claim(self, created_seqs: Sequence[int], owner: Owner, by: str, *, force: bool = False) -> dict[int, list[Entry]]:
         """Take instances over; see `Store.claim`."""
         wanted = list(dict.fromkeys(created_seqs))
-        owner = self._here(owner)
+        here = self._here(owner)
+
+        def gone(former: Owner) -> bool:
+            life = self.alive(former)
+            return life is False or (life is None and force)
 
         def job() -> dict[int, list[Entry]]:
             claims: dict[int, Entry] = {}
             for start in range(0, len(wanted), _AT_ONCE):
-                claims |= self._claim(wanted[start : start + _AT_ONCE], owner, by, force=force)
+                claims |= direct.claim(self._loader, self._clock, wanted[start : start + _AT_ONCE], here, by, gone)
             return {seq: self._read(seq, claim.seq) for seq, claim in claims.items()}
 
         return self._ask(job)
 
-    def _claim(self, created_seqs: list[int], owner: Owner, by: str, *, force: bool) -> dict[int, Entry]:
-        gone: set[str] = set()
-
-        def load(session: Session) -> bool:
-            gone.clear()
-            owners = {head.owner.engine: head.owner for head in session.heads(created_seqs).values() if head.owner is not None}
-            complete = True
-            for engine, former in owners.items():
-                life = self.alive(former)
-                if engine == self.engine_id or life or (life is None and not force):
-                    continue
-                buried = session.bury(engine)
-                if buried is not None:
-                    gone.add(engine)
-                complete &= buried is not False
-            return complete
-
-        def work(session: Session) -> dict[int, Entry]:
-            now = self._clock.now()
-            claims = []
-            for seq, head in session.heads(created_seqs).items():
-                if head.deleted or (head.owner is not None and head.owner.engine not in gone):
-                    continue
-                body = claim_body(owner, by)
-                if head.owner is not None and (lost := session.lost(head.owner.engine)) is not None:
-                    body["lost"] = lost
-                claims.append(Entry(Kind.CLAIMED, seq, head.token + 1, now, body=body))
-            return {entry.created_seq: entry for entry in session.write(claims)}
-
-        return self._loader.after(load, work)
-
-    def command(self, created_seq: int, decide: Decide) -> list[Entry]:
+    def command(self, created_seq: int, decide: direct.Decide) -> list[Entry]:
         """Write what somebody else says about an instance; see `Store.command`."""
-
-        def load(session: Session) -> bool:
-            head = session.heads([created_seq]).get(created_seq)
-            return head is None or head.owner is None or session.load(head.owner.engine, strict=True)
-
-        def work(session: Session) -> list[Entry]:
-            head = session.heads([created_seq]).get(created_seq)
-            if head is None or head.deleted:
-                msg = f"instance {created_seq} does not exist (any more): look it up again"
-                raise NotFoundError(msg)
-            token, now = head.token, self._clock.now()
-            entries = []
-            for kind, body, value in decide(head, lambda: session.entries(created_seq)):
-                token += kind in FENCES
-                entries.append(Entry(kind, created_seq, token if kind in FENCES else 0, now, body=body, value=value))
-            return session.write(entries)
-
-        return self._ask(lambda: self._loader.after(load, work))
+        return self._ask(lambda: direct.command(self._loader, self._clock, created_seq, decide))
 
     # -- what others wrote --------------------------------------------------------------------------------------------
 
@@ -542,30 +386,6 @@ class FileStore:
         if text not in self.warnings:
             self.warnings.append(text)
             _log.warning("%s", text)
-
-
-def _check_whole(layout: Layout, session: Session) -> None:
-    """No block of the file may be missing, and no row: seqs have no gaps but those of purged rows."""
-    [(block,)] = session.rows("select block_size from pragma_database_size() where database_name = 'nb'")
-    [(last,)] = session.rows(
-        "select coalesce(max(greatest(block_id, coalesce(list_max(additional_block_ids), -1))), -1) "
-        "from pragma_storage_info('nb.entries')"
-    )
-    expected, size = _HEADERS + (last + 1) * block, layout.file.stat().st_size
-    if size < expected:
-        msg = (
-            f"{str(layout.file)!r} was cut: it has {size:,} bytes of at least {expected:,}; restore it from a backup "
-            f"(nbflow backup). Nothing was changed"
-        )
-        raise StoreCorruptError(msg)
-    last, count = session.rows("select coalesce(max(seq), 0), count(*) from nb.entries")[0]
-    purged = int(session.rows("select coalesce(max(value), '0') from nb.meta where key = 'purged'")[0][0])
-    if last - count != purged:
-        msg = (
-            f"{str(layout.file)!r} is not whole: {last:,} were recorded, {count:,} are there and {purged:,} were purged; "
-            f"restore it from a backup (nbflow backup). Nothing was changed"
-        )
-        raise StoreCorruptError(msg)
 
 
 _living: weakref.WeakSet[FileStore] = weakref.WeakSet()

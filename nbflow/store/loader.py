@@ -17,7 +17,8 @@ from nbflow.clock import SystemClock, pause
 from nbflow.core.model import Entry
 from nbflow.errors import StoreError, StoreLockedError
 from nbflow.store.database import HeldError
-from nbflow.store.session import Desk, Opening, Session
+from nbflow.store.desk import Desk, Opening
+from nbflow.store.session import Session
 
 T = TypeVar("T")
 

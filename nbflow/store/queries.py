@@ -10,8 +10,8 @@ from nbflow.core.model import Entry
 from nbflow.errors import StoreError, UsageError
 from nbflow.store import lines, migrate
 from nbflow.store.database import NAME, Database, connect, make_schema, quoted, translated
+from nbflow.store.desk import placed
 from nbflow.store.layout import Layout
-from nbflow.store.session import placed
 
 MOST = 1_000_000
 _WRAPPED = frozenset({"SELECT", "RELATION"})

@@ -6,64 +6,28 @@ What others wrote comes first: a session begins by taking notice of their entrie
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import msgspec
 
-from nbflow.clock import Clock
 from nbflow.core.history import Head, fold_head
 from nbflow.core.model import Entry, Kind
 from nbflow.errors import StoreCorruptError, StoreError
+from nbflow.store import desk as desks
 from nbflow.store import lines, migrate, segments
-from nbflow.store.database import DamagedLogError, Database
-from nbflow.store.journal import Journal
-from nbflow.store.layout import Layout, sync_folder
-from nbflow.store.lease import LIFE, Lease, News, lives, seize
+from nbflow.store.database import DamagedLogError
+from nbflow.store.desk import Desk, Opening, placed
+from nbflow.store.layout import sync_folder
+from nbflow.store.lease import lives, seize
 
 ROWS = 5_000
 """As many are loaded or read in one lease, so that nobody waits long for his turn."""
 
 _log = logging.getLogger("nbflow")
-
-
-@dataclass(slots=True)
-class Desk:
-    """What one engine's sessions share; only the loader's thread works at it.
-
-    Attributes:
-        seen: the highest seq taken notice of.
-        own: the position up to which the own journal was loaded when last seen.
-        noticed: the news counter at the last session.
-        news: entries of others about instances, not handed on yet.
-        foreign: whether anything of others came.
-    """
-
-    layout: Layout
-    engine: str
-    clock: Clock
-    database: Database
-    lease: Lease
-    counter: News
-    uid: str = ""
-    journal: Journal | None = None
-    seen: int = -1
-    own: int = 0
-    noticed: tuple[int, int] = (0, 0)
-    news: list[Entry] = field(default_factory=list)
-    foreign: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Opening:
-    """What the first session does beside: *make* the file where it is missing, *bring_up_to_date* what is attached."""
-
-    make: Callable[[], None]
-    bring_up_to_date: Callable[[], None]
 
 
 class Session:
@@ -125,11 +89,11 @@ class Session:
             self.let_go()
             return
         if self._replacement is not None:
-            _put(self._replacement, desk.layout.file)
+            desks.put(self._replacement, desk.layout.file)
         if self._whole and desk.journal is not None:
             desk.journal.remove_until(self._own_before)
         for engine, descriptor in self._buried.items():
-            _bury(desk.layout.journal, engine)
+            desks.bury(desk.layout.journal, engine)
             if descriptor is not None:
                 os.close(descriptor)
         self._buried = {}
@@ -151,7 +115,7 @@ class Session:
         try:
             self._database.attach()
         except DamagedLogError as error:
-            aside = _free_name(layout.wal.with_name(f"{layout.wal.name}.damaged"))
+            aside = desks.free_name(layout.wal.with_name(f"{layout.wal.name}.damaged"))
             layout.wal.rename(aside)
             try:
                 self._database.attach()
@@ -402,47 +366,3 @@ class Session:
         """Change what is not an entry."""
         self._database.rows(statement, values)
         self._dirty = True
-
-
-def placed(entries: Iterable[Entry]) -> list[Entry]:
-    """Entries as rows: those that create an instance carry what it is searched by."""
-    return [
-        msgspec.structs.replace(entry, key=place(entry.body["workflow"], entry.body["id"]))
-        if entry.kind is Kind.CREATED
-        else entry
-        for entry in entries
-    ]
-
-
-def place(workflow: str, instance_id: str) -> str:
-    """What `created` entries are searched by; neither name has a slash (S2)."""
-    return f"{workflow}/{instance_id}"
-
-
-def _put(file: Path, place_of: Path) -> None:
-    descriptor = os.open(file, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    file.replace(place_of)
-    sync_folder(place_of.parent)
-
-
-def _bury(folder: Path, engine: str) -> None:
-    """Remove a journal that is in the file for good: its segments first, its lock last."""
-    for segment in segments.segments(folder, engine):
-        segment.path.unlink(missing_ok=True)
-    for failed in folder.glob(f"{engine}.*.failed"):
-        failed.unlink(missing_ok=True)
-    (folder / f"{engine}{LIFE}").unlink(missing_ok=True)
-    sync_folder(folder)
-
-
-def _free_name(path: Path) -> Path:
-    number = 1
-    free = path
-    while free.exists():
-        number += 1
-        free = path.with_name(f"{path.name}-{number}")
-    return free

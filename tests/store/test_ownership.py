@@ -430,7 +430,7 @@ def test_a_stopped_holder_is_named_as_stopped(file, opened):
 import sys
 from nbflow.store.history_store import FileStore
 store = FileStore(sys.argv[1], notebook="other.ipynb")
-with store._loader.lease():
+for _ in store._loader._leases(60):
     print("held", flush=True)
     sys.stdin.read()
 """

@@ -12,9 +12,9 @@ from nbflow.core.model import Draft, Kind, StepState, StepType
 from nbflow.errors import StoreError, UsageError
 from nbflow.store import queries
 from nbflow.store.database import Database, make_schema
+from nbflow.store.desk import placed
 from nbflow.store.layout import Layout
 from nbflow.store.memory import MemoryStore
-from nbflow.store.session import placed
 from tests.core import stories
 from tests.store.actors import draft, entry, finished, names, owner, start_instance, started
 

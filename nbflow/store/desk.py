@@ -1,0 +1,97 @@
+"""What the sessions of one engine share, and where its files go."""
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from nbflow.clock import Clock
+from nbflow.core.model import Entry, Kind
+from nbflow.store import segments
+from nbflow.store.database import Database
+from nbflow.store.journal import Journal
+from nbflow.store.layout import Layout, sync_folder
+from nbflow.store.lease import LIFE, Lease, News
+
+
+@dataclass(slots=True)
+class Desk:
+    """What one engine's sessions share; only the loader's thread works at it.
+
+    Attributes:
+        seen: the highest seq taken notice of.
+        own: the position up to which the own journal was loaded when last seen.
+        noticed: the news counter at the last session.
+        news: entries of others about instances, not handed on yet.
+        foreign: whether anything of others came.
+    """
+
+    layout: Layout
+    engine: str
+    clock: Clock
+    database: Database
+    lease: Lease
+    counter: News
+    uid: str = ""
+    journal: Journal | None = None
+    seen: int = -1
+    own: int = 0
+    noticed: tuple[int, int] = (0, 0)
+    news: list[Entry] = field(default_factory=list)
+    foreign: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What the first session does beside: *make* the file where it is missing, *bring_up_to_date* what is attached."""
+
+    make: Callable[[], None]
+    bring_up_to_date: Callable[[], None]
+
+
+def placed(entries: Iterable[Entry]) -> list[Entry]:
+    """Entries as rows: those that create an instance carry what it is searched by."""
+    return [
+        msgspec.structs.replace(entry, key=place(entry.body["workflow"], entry.body["id"]))
+        if entry.kind is Kind.CREATED
+        else entry
+        for entry in entries
+    ]
+
+
+def place(workflow: str, instance_id: str) -> str:
+    """What `created` entries are searched by; neither name has a slash (S2)."""
+    return f"{workflow}/{instance_id}"
+
+
+def put(file: Path, place_of: Path) -> None:
+    """Put a whole file in the place of another, to stay."""
+    descriptor = os.open(file, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    file.replace(place_of)
+    sync_folder(place_of.parent)
+
+
+def bury(folder: Path, engine: str) -> None:
+    """Remove a journal that is in the file for good: its segments first, its lock last."""
+    for segment in segments.segments(folder, engine):
+        segment.path.unlink(missing_ok=True)
+    for failed in folder.glob(f"{engine}.*.failed"):
+        failed.unlink(missing_ok=True)
+    (folder / f"{engine}{LIFE}").unlink(missing_ok=True)
+    sync_folder(folder)
+
+
+def free_name(path: Path) -> Path:
+    """A name like this that nothing has."""
+    number = 1
+    free = path
+    while free.exists():
+        number += 1
+        free = path.with_name(f"{path.name}-{number}")
+    return free

@@ -1,0 +1,129 @@
+"""What goes to the DuckDB file directly, under the lease: creations, claims, and what others say about an instance.
+
+Each decision is taken on what is in the file after the owner's journal has been loaded (S52).
+"""
+
+from collections.abc import Callable, Sequence
+
+from nbflow.clock import Clock
+from nbflow.core.history import Head, fold_head
+from nbflow.core.model import FENCES, Draft, Entry, Kind, Owner
+from nbflow.errors import NotFoundError
+from nbflow.store.base import Decision
+from nbflow.store.desk import place
+from nbflow.store.loader import Loader
+from nbflow.store.memory import claim_body
+from nbflow.store.session import Session
+
+Decide = Callable[[Head, Callable[[], list[Entry]]], Sequence[Decision]]
+
+
+def create(loader: Loader, clock: Clock, drafts: Sequence[Draft], owner: Owner | None) -> list[list[Entry] | Head]:
+    """Create what does not exist; see `Store.create`."""
+    places = list(dict.fromkeys(place(draft.workflow, draft.instance_id) for draft in drafts))
+
+    def there(session: Session) -> dict[str, int]:
+        return dict(
+            session.rows(
+                "select key, max(seq) from nb.entries where kind = 'created' and key in (select unnest($1)) "
+                "and seq not in (select created_seq from nb.entries where kind = 'deleted') group by key",
+                [places],
+            )
+        )
+
+    def load(session: Session) -> bool:
+        return not there(session) or session.load_all()
+
+    return loader.after(load, lambda session: _created(session, there(session), drafts, owner, clock))
+
+
+def _created(
+    session: Session, there: dict[str, int], drafts: Sequence[Draft], owner: Owner | None, clock: Clock
+) -> list[list[Entry] | Head]:
+    heads = session.heads(there.values())
+    now, last = clock.now(), session.last
+    fresh: list[Entry] = []
+    made: dict[str, int] = {}
+    for draft in drafts:
+        where = place(draft.workflow, draft.instance_id)
+        if where in there or where in made:
+            continue
+        made[where] = len(fresh)
+        body = {**draft.body, "workflow": draft.workflow, "id": draft.instance_id}
+        fresh.append(Entry(Kind.CREATED, 0, 0, now, body=body, value=draft.params))
+        if owner is not None:
+            fresh.append(Entry(Kind.CLAIMED, last + len(fresh), 1, now, body=claim_body(owner, "create")))
+    written = session.write(fresh)
+    step = 1 if owner is None else 2
+    given: list[list[Entry] | Head] = []
+    first: set[str] = set()
+    for draft in drafts:
+        where = place(draft.workflow, draft.instance_id)
+        if where in there:
+            given.append(heads[there[where]])
+            continue
+        entries = written[made[where] : made[where] + step]
+        given.append(fold_head(entries) if where in first else entries)
+        first.add(where)
+    return given
+
+
+def claim(
+    loader: Loader,
+    clock: Clock,
+    created_seqs: list[int],
+    owner: Owner,
+    by: str,
+    gone_for_good: Callable[[Owner], bool],
+) -> dict[int, Entry]:
+    """Write claims on those of the instances that nobody runs, or only engines that are *gone_for_good*."""
+    gone: set[str] = set()
+
+    def load(session: Session) -> bool:
+        gone.clear()
+        owners = {head.owner.engine: head.owner for head in session.heads(created_seqs).values() if head.owner is not None}
+        complete = True
+        for engine, former in owners.items():
+            if engine == owner.engine or not gone_for_good(former):
+                continue
+            buried = session.bury(engine)
+            if buried is not None:
+                gone.add(engine)
+            complete &= buried is not False
+        return complete
+
+    def work(session: Session) -> dict[int, Entry]:
+        now = clock.now()
+        claims = []
+        for seq, head in session.heads(created_seqs).items():
+            if head.deleted or (head.owner is not None and head.owner.engine not in gone):
+                continue
+            body = claim_body(owner, by)
+            if head.owner is not None and (lost := session.lost(head.owner.engine)) is not None:
+                body["lost"] = lost
+            claims.append(Entry(Kind.CLAIMED, seq, head.token + 1, now, body=body))
+        return {entry.created_seq: entry for entry in session.write(claims)}
+
+    return loader.after(load, work)
+
+
+def command(loader: Loader, clock: Clock, created_seq: int, decide: Decide) -> list[Entry]:
+    """Write what somebody else says about an instance; see `Store.command`."""
+
+    def load(session: Session) -> bool:
+        head = session.heads([created_seq]).get(created_seq)
+        return head is None or head.owner is None or session.load(head.owner.engine, strict=True)
+
+    def work(session: Session) -> list[Entry]:
+        head = session.heads([created_seq]).get(created_seq)
+        if head is None or head.deleted:
+            msg = f"instance {created_seq} does not exist (any more): look it up again"
+            raise NotFoundError(msg)
+        token, now = head.token, clock.now()
+        entries = []
+        for kind, body, value in decide(head, lambda: session.entries(created_seq)):
+            token += kind in FENCES
+            entries.append(Entry(kind, created_seq, token if kind in FENCES else 0, now, body=body, value=value))
+        return session.write(entries)
+
+    return loader.after(load, work)

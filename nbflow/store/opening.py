@@ -1,0 +1,126 @@
+"""Open a store: make or check its file, take over the journals of the dead, become known to the others."""
+
+from collections.abc import Callable
+
+from nbflow import ids
+from nbflow.errors import StoreCorruptError, StoreError
+from nbflow.store import lease as leases
+from nbflow.store import migrate, segments
+from nbflow.store.database import make_schema
+from nbflow.store.desk import Opening
+from nbflow.store.layout import Layout
+from nbflow.store.loader import Loader
+from nbflow.store.session import Session
+
+_HEADERS = 3 * 4096  # of a DuckDB file, before its blocks
+
+
+class Entrance:
+    """One engine's way into a store.
+
+    Attributes:
+        created: whether the store was made here.
+        life: the lock that says that this engine lives.
+    """
+
+    def __init__(self, loader: Loader, warn: Callable[[str], None]) -> None:
+        self.created = False
+        self.life: leases.LifeLock | None = None
+        self._loader, self._desk, self._warn = loader, loader.desk, warn
+
+    def open(self) -> None:
+        """Make or check the file, take over the journals of the dead, become known."""
+        layout = self._desk.layout
+        with self._loader.session(opening=Opening(self._make, self._bring_up_to_date)) as session:
+            _check_whole(layout, session)
+            artifacts = str(layout.artifacts)
+            if session.rows("select value from nb.meta where key = 'artifacts'") != [(artifacts,)]:
+                session.change("update nb.meta set value = $1 where key = 'artifacts'", [artifacts])
+            self.life = leases.LifeLock(layout.journal, self._desk.engine)
+            session.register()
+        self._loader.after(self._take_over_the_dead, lambda _: None)
+
+    def _first_meta(self) -> dict[str, str]:
+        return {
+            "schema": str(migrate.SCHEMA),
+            "store": ids.new_uid(),
+            "purged": "0",
+            "artifacts": str(self._desk.layout.artifacts),
+        }
+
+    def _make(self) -> None:
+        layout = self._desk.layout
+        if layout.file.exists():
+            return
+        waiting = [engine for engine in segments.engines(layout.journal) if segments.journal_end(layout.journal, engine)]
+        if waiting:
+            msg = (
+                f"{str(layout.file)!r} is not there, but the journal of {len(waiting)} engine(s) that worked with it is, in "
+                f"{str(layout.journal)!r}: put the file back, or move the folder {str(layout.folder)!r} away to begin anew. "
+                f"Nothing was changed"
+            )
+            raise StoreCorruptError(msg)
+        self._desk.database.create(self._first_meta())
+        self.created = True
+
+    def _bring_up_to_date(self) -> None:
+        """Give an empty DuckDB file its tables, and an old store the present ones.
+
+        Journals that dead engines left behind are loaded afterwards: their format has a version of its own.
+        """
+        layout, database = self._desk.layout, self._desk.database
+        tables = {name for (name,) in database.rows("select table_name from duckdb_tables() where database_name = 'nb'")}
+        if not tables:
+            make_schema(database.connection, self._first_meta())
+            self.created = True
+        if "meta" not in tables:
+            return
+        meta = dict(database.rows("select key, value from nb.meta"))
+        if "store" not in meta or (version := migrate.check(layout.file, meta.get("schema", ""))) >= migrate.SCHEMA:
+            return
+        living = [engine for engine in segments.engines(layout.journal) if leases.lives(layout.journal, engine)]
+        if living:
+            msg = (
+                f"{str(layout.file)!r} has schema version {version} and {len(living)} other kernel(s) work with it: "
+                f"close them, then open it again to bring it to version {migrate.SCHEMA}"
+            )
+            raise StoreError(msg)
+        copy = migrate.bring_up_to_date(database, layout.file, version)
+        self._warn(f"{str(layout.file)!r} was brought to schema version {migrate.SCHEMA}; a copy as it was is {str(copy)!r}")
+
+    def _take_over_the_dead(self, session: Session) -> bool:
+        folder = self._desk.layout.journal
+        complete = True
+        for engine in segments.engines(folder) - {self._desk.engine}:
+            life = leases.lives(folder, engine)
+            if life is False:
+                complete &= session.bury(engine) is not False
+                if (lost := session.lost(engine)) is not None:
+                    self._warn(lost)
+            elif life is None:
+                complete &= session.load(engine)
+        return complete
+
+
+def _check_whole(layout: Layout, session: Session) -> None:
+    """No block of the file may be missing, and no row: seqs have no gaps but those of purged rows."""
+    [(block,)] = session.rows("select block_size from pragma_database_size() where database_name = 'nb'")
+    [(last,)] = session.rows(
+        "select coalesce(max(greatest(block_id, coalesce(list_max(additional_block_ids), -1))), -1) "
+        "from pragma_storage_info('nb.entries')"
+    )
+    expected, size = _HEADERS + (last + 1) * block, layout.file.stat().st_size
+    if size < expected:
+        msg = (
+            f"{str(layout.file)!r} was cut: it has {size:,} bytes of at least {expected:,}; restore it from a backup "
+            f"(nbflow backup). Nothing was changed"
+        )
+        raise StoreCorruptError(msg)
+    last, count = session.rows("select coalesce(max(seq), 0), count(*) from nb.entries")[0]
+    purged = int(session.rows("select coalesce(max(value), '0') from nb.meta where key = 'purged'")[0][0])
+    if last - count != purged:
+        msg = (
+            f"{str(layout.file)!r} is not whole: {last:,} were recorded, {count:,} are there and {purged:,} were purged; "
+            f"restore it from a backup (nbflow backup). Nothing was changed"
+        )
+        raise StoreCorruptError(msg)
