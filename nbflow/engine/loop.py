@@ -24,6 +24,10 @@ class Counted(Protocol):
         """Nothing of it is ready to run any more: it takes its turn soon."""
         ...
 
+    def task_ended(self, task: asyncio.Task[Any]) -> None:
+        """A task of it has ended."""
+        ...
+
 
 ACTIVATION: contextvars.ContextVar[Counted | None] = contextvars.ContextVar("nbflow_activation", default=None)
 

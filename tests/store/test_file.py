@@ -13,7 +13,7 @@ from nbflow.clock import pause
 from nbflow.core.model import Kind
 from nbflow.errors import StoreCorruptError, StoreError, StoreLockedError, StoreVersionError, UsageError
 from nbflow.store import migrate
-from nbflow.store import session as sessions
+from nbflow.store.database import Database
 from nbflow.store.history_store import FileStore
 from nbflow.store.layout import Layout
 from tests.store.actors import draft, eventually, finished, held_by_outsider, killed_after, names, owner, run, start_instance
@@ -420,14 +420,14 @@ def test_a_log_that_lost_its_tail_loses_nothing_that_was_journalled(file, opened
 def test_a_checkpoint_that_fails_at_detach_is_committed_all_the_same(file, opened, monkeypatch, caplog):
     store = opened()
     created = start_instance(store)
-    real = sessions.Database.detach
+    real = Database.detach
     failing = [True]
 
     def detach(database):
         given = real(database)
         return given and not (failing and failing.pop())
 
-    monkeypatch.setattr(sessions.Database, "detach", detach)
+    monkeypatch.setattr(Database, "detach", detach)
     with caplog.at_level(logging.WARNING, logger="nbflow"):
         store.command(created, lambda head, entries: [(Kind.EVENT, {"event_id": "1", "type": "go"}, b"j1")])
     assert "could not be folded in" in caplog.text
@@ -438,7 +438,7 @@ def test_a_fatal_error_of_duckdb_costs_no_entry(file, opened, monkeypatch):
     store = opened()
     created = start_instance(store)
     failing = [True]
-    real = sessions.Database.load
+    real = Database.load
 
     def load(database, data, base):
         count = real(database, data, base)
@@ -447,7 +447,7 @@ def test_a_fatal_error_of_duckdb_costs_no_entry(file, opened, monkeypatch):
             raise duckdb.FatalException("database has been invalidated")
         return count
 
-    monkeypatch.setattr(sessions.Database, "load", load)
+    monkeypatch.setattr(Database, "load", load)
     store.append(finished(created, "s"))
     with pytest.raises(StoreError, match=r"DuckDB stopped over .* and was started anew"):
         store.read(created)
