@@ -6,7 +6,7 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -98,7 +98,7 @@ class Engine:
         self._looks = 0
         self._lock = threading.RLock()
         self.store.on_news = News(self)
-        self.store.on_acked = self._acked
+        self.store.on_acked = self.thread.post_all
         self.clock.subscribe(self)
         if retention is not None:
             finding.delete_finished(self, retention, None)
@@ -333,13 +333,6 @@ class Engine:
             old = self.live.get(seq)
             if old is not None and old.history.head.finished:
                 self.live.pop(seq, None)
-
-    def _acked(self, batch: Sequence[Callable[[], None]]) -> None:
-        self.thread.post(self._run_acked, batch)
-
-    def _run_acked(self, batch: Sequence[Callable[[], None]]) -> None:
-        for acked in batch:
-            acked()
 
     # -- end ----------------------------------------------------------------------------------------------------------
 

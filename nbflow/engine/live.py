@@ -21,7 +21,7 @@ from nbflow.engine.outputs import body_of, is_light, tells_of, withheld
 from nbflow.engine.rest import Rest
 from nbflow.engine.rolling import Rollback
 from nbflow.engine.scope import Scope
-from nbflow.engine.waits import Wait
+from nbflow.engine.waits import Wait, match
 from nbflow.errors import NotSerialisableError, StepInterruptedError, UndecodableError, listed
 from nbflow.store.views import InstanceView, instance_view
 from nbflow.values import codec, failures
@@ -109,12 +109,6 @@ class LiveInstance:
             self.history.apply(entry)
             self.engine.store.append(entry, acked)
         self.engine.feed.publish(head.created_seq)
-        return entry
-
-    def say(self, kind: Kind, body: dict[str, Any], value: bytes | None = None) -> Entry:
-        """Record what a control method says; durable when this returns."""
-        entry = self.record(kind, None, body, value, acked=_noted)
-        self.engine.store.flush()
         return entry
 
     def take_in(self, entry: Entry) -> None:
@@ -332,25 +326,14 @@ class LiveInstance:
         why = f"needs {error.needs} ({where})"
         if self.history.head.interrupted != why:
             self.record(Kind.INTERRUPTED, None, {"why": why, "message": str(error)}, acked=_noted)
+        self.rest.ended()
         self.notify()
 
     # -- events -------------------------------------------------------------------------------------------------------
 
     def match_events(self, activation: Activation) -> bool:
         """Give buffered events to open waits, the first of each type to the first by order (S34, S35)."""
-        taken = False
-        for wait in sorted(self.waits.values(), key=lambda wait: wait.call.order):
-            if wait.closing or wait.call.key not in activation.calls:
-                continue
-            event = wait.in_time(self.history)
-            if event is None:
-                continue
-            if self.engine.store.moved():  # an event of another process may come first
-                self.engine.look(activation.on_quiet)
-                return True
-            wait.take(event)
-            taken = True
-        return taken
+        return match(self.history, (wait for wait in self.waits.values() if wait.call.key in activation.calls))
 
     def events_changed(self) -> None:
         """An event has come: the activation looks at its next quiet moment."""

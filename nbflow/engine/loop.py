@@ -8,7 +8,7 @@ context variable, so whatever `run` starts is counted with it, and bodies, which
 import asyncio
 import contextvars
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 from nbflow.errors import UsageError
@@ -114,6 +114,11 @@ def _make_task(
     return task
 
 
+def _call_all(callbacks: Sequence[Callable[[], None]]) -> None:
+    for callback in callbacks:
+        callback()
+
+
 _never_ended: list[asyncio.Task[Any]] = []
 
 
@@ -154,6 +159,10 @@ class LoopThread:
                 self.loop.call_soon_threadsafe(callback, *args, context=self.loop.uncounted)
         except RuntimeError:
             pass  # the loop is closed: the engine has ended and nothing may start
+
+    def post_all(self, callbacks: Sequence[Callable[[], None]]) -> None:
+        """Run many on the loop soon, for the price of one."""
+        self.post(_call_all, callbacks)
 
     def forbid_here(self, what: str) -> None:
         """Refuse a blocking call on the loop that it would block."""

@@ -59,8 +59,7 @@ class WorkflowStep:
             name: what the step is known by, with its count (S6); of a decorated function, its own name by default.
             fn: the body, async or plain; a parameter named `ctx` receives the step context.
             args: its positional arguments.
-            retries: the limit, or `{"limit", "delay", "backoff", "errors"}`.
-            timeout: of one attempt; a duration.
+            retries, timeout: the limit, or `{"limit", "delay", "backoff", "errors"}`; a duration for one attempt.
             config: `{"retries": …, "timeout": …}`, Cloudflare's spelling of the two.
             rollback, rollback_config: undo this step when the instance fails.
             sensitive: "output" keeps the value from every display.

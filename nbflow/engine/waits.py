@@ -1,5 +1,6 @@
 """An open `wait_for_event`: it takes the first event of its type that was sent by its deadline, or times out (S34 to S37)."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -111,3 +112,19 @@ class Wait:
 
 def _noted() -> None:
     """Acknowledged; nobody waits for this entry in particular, but it must be synced."""
+
+
+def match(history: History, waits: Iterable[Wait]) -> bool:
+    """Let open waits take buffered events, in the order in which they were called (S35); says whether something goes on."""
+    taken = False
+    for wait in sorted(waits, key=lambda wait: wait.call.order):
+        event = None if wait.closing else wait.in_time(history)
+        if event is None:
+            continue
+        engine = wait.activation.engine
+        if engine.store.moved():  # an event of another process may come first
+            engine.look(wait.activation.on_quiet)
+            return True
+        wait.take(event)
+        taken = True
+    return taken

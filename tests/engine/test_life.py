@@ -334,6 +334,18 @@ def test_an_interrupted_instance_can_be_terminated(lab, doc_is_gone):  # S17
     assert instance.status().status == "terminated"
 
 
+def test_an_interrupted_instance_holds_no_slot(make_lab, doc_is_gone):  # S5, S17
+    lab = make_lab(max_running=1)
+    lab.start(with_doc, id="one")
+    lab.idle()
+    doc_is_gone.gone()
+    later = lab.revive()
+    later.workflow(with_doc)
+    later.idle()
+    assert later.engine.get("one").status().interrupted is not None
+    assert later.run(nothing, 5, name="Other").output == 5
+
+
 def test_interruptions_are_no_deaths(lab, doc_is_gone):  # S17, S27
     lab.start(with_doc, id="one")
     lab.idle()
