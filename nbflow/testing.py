@@ -137,7 +137,7 @@ class Introspection:
         self._rules.results[name, count] = value
 
     def mock_step_error(self, name: str, error: BaseException, times: int | None = None) -> None:
-        """Let attempts of steps of that name fail: the first *times* of each step, or all."""
+        """Let attempts of steps of that name fail: the first *times* of each step, or all; then a mocked result counts."""
         self._rules.errors[name] = (error, times)
 
     def force_step_timeout(self, name: str, times: int | None = None) -> None:
@@ -222,7 +222,7 @@ class MockedStep(WorkflowStep):
             options = replace(options, config=config)
         if (name, count) in self._rules.results:
             value = self._rules.results[name, count]
-            return super()._do(name, lambda: value, (), options)
+            fn, args = (lambda: value), ()
         failing = self._rules.errors.get(name)
         if name in self._rules.timeouts:
             failing = (StepTimeoutError(f"step {name!r} was made to time out"), self._rules.timeouts[name])

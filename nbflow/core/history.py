@@ -148,6 +148,7 @@ class History:
         elif kind is Kind.RETRIED:
             if (undone := entry.body.get("keep_below")) is not None:
                 self._keep_below(undone)  # rolled back: all from the first undone step on no longer counts as done (S48)
+                self._give_back()
             self._drop([key for key, step in self.steps.items() if _falls(step)])
         elif kind is Kind.RESUMED:
             self._shift(entry.body.get("shift_s", 0.0))

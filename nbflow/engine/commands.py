@@ -213,6 +213,31 @@ def _remark(body: Mapping[str, Any]) -> str:
     return ", ".join(told)
 
 
+def _schedules(engine: "Engine", call: Call) -> Answer:
+    wanted = call.words.get("WORKFLOW")
+    rows = [
+        (schedule.workflow, schedule.cron, schedule.tz, schedule.next(), "yes" if schedule.catch_up else "no")
+        for schedule in engine.schedules.all().values()
+        if wanted in (None, schedule.workflow)
+    ]
+    return Answer("" if rows else "no schedules", ("workflow", "cron", "time zone", "next", "catches up"), rows)
+
+
+def _unschedule(engine: "Engine", call: Call) -> Answer:
+    workflow = call.words["WORKFLOW"]
+    engine.schedules.remove(workflow)
+    return Answer(f"removed the schedule of {workflow!r}; its instances stay")
+
+
+def _compact(engine: "Engine", _call: Call) -> Answer:
+    before, after = engine.compact()
+    return Answer(f"{engine.store.path}: {before:,} bytes before, {after:,} now")
+
+
+def _backup(engine: "Engine", call: Call) -> Answer:
+    return Answer(f"copied to {engine.backup(call.words['PATH'])}")
+
+
 def _now(instance: "WorkflowInstance") -> Answer:
     return Answer(f"{instance.id}: {instance.view().status.value}")
 
@@ -308,6 +333,10 @@ COMMANDS: dict[str, Command] = {
             (Word("ID", optional=False), Word("TYPE", optional=False), Word("PAYLOAD")),
         ),
         Command("history", "the entries of an instance, oldest first", _history, (_ID,)),
+        Command("schedules", "the schedules of this store", _schedules, (Word("WORKFLOW"),)),
+        Command("unschedule", "take a workflow's schedule away", _unschedule, (Word("WORKFLOW", optional=False),)),
+        Command("compact", "drop what deleted instances left, rewrite the file", _compact, (), (), Front.SHELL),
+        Command("backup", "copy the store to PATH", _backup, (Word("PATH", optional=False),), (), Front.SHELL),
         Command(
             "store", "path, size and holder of the store; with PATH: another store", None, (Word("PATH"),), (), Front.NOTEBOOK
         ),

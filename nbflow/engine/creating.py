@@ -90,6 +90,7 @@ def make(
             made.append(engine.live[outcome[0].seq].history.head)
         else:
             live = engine.live[outcome[0].seq] = LiveInstance(engine, outcome, workflow)
+            engine.news.expect(live, outcome)
             made.append(live)
     return made
 

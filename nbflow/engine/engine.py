@@ -72,7 +72,7 @@ class Engine:
     ) -> None:
         self.clock: Clock = clock or SystemClock()
         self.notebook = notebook if notebook is not None else os.path.basename(sys.argv[0] or "")
-        self.store: Store = store or _open_store(path, lock_timeout, self.clock)
+        self.store: Store = store or _open_store(path, self.notebook, lock_timeout, self.clock)
         self.engine_id, self.uid = self.store.engine_id, self.store.uid
         self.env: dict[str, Any] = dict(env or {})
         self.executors: dict[str, Any] = {}
@@ -97,7 +97,7 @@ class Engine:
         self._finished: list[int] = []
         self._looks = 0
         self._lock = threading.RLock()
-        self.store.on_news = News(self)
+        self.news = self.store.on_news = News(self)
         self.store.on_acked = self.thread.post_all
         self.clock.subscribe(self)
         if retention is not None:
@@ -173,6 +173,7 @@ class Engine:
         live = LiveInstance(self, entries, None)
         live.workflow = self.registry.find(live.history.head.workflow)
         self.live[live.created_seq] = live
+        self.news.expect(live, entries)
         return live
 
     def claim_all(self, heads: list[Head], by: str) -> list[LiveInstance]:
@@ -206,6 +207,16 @@ class Engine:
         """Run SQL over the history, read-only; gives a DuckDB relation of the result (API.md §4)."""
         self.check_open()
         return self.store.sql(query)
+
+    def compact(self) -> tuple[int, int]:
+        """Drop what deleted instances left and rewrite the file; gives its size before and after, in bytes."""
+        self.check_open()
+        return self.store.compact()
+
+    def backup(self, path: str | os.PathLike[str]) -> Path:
+        """Copy history and artefacts, as they are now, to a new store at *path*; nothing there is overwritten."""
+        self.check_open()
+        return self.store.backup(path)
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
@@ -388,10 +399,10 @@ class Engine:
         self.close()
 
 
-def _open_store(path: str | os.PathLike[str] | None, lock_timeout: float, clock: Clock) -> Store:
+def _open_store(path: str | os.PathLike[str] | None, notebook: str, lock_timeout: float, clock: Clock) -> Store:
     if path is not None and os.fspath(path) == ":memory:":
         return MemoryStore(clock)
     from nbflow.store.history_store import FileStore
 
-    store: Store = FileStore(path, clock=clock, lock_timeout=lock_timeout)
+    store: Store = FileStore(path, notebook=notebook, clock=clock, lock_timeout=lock_timeout)
     return store

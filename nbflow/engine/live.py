@@ -17,12 +17,12 @@ from nbflow.core.rollback import due
 from nbflow.engine.activation import Activation
 from nbflow.engine.entrypoint import make_event
 from nbflow.engine.leftovers import Leftovers
-from nbflow.engine.outputs import body_of, is_light, tells_of, withheld
+from nbflow.engine.outputs import body_of, encode_output, is_light, tells_of, withheld
 from nbflow.engine.rest import Rest
 from nbflow.engine.rolling import Rollback
 from nbflow.engine.scope import Scope
 from nbflow.engine.waits import Wait, match
-from nbflow.errors import NotSerialisableError, StepInterruptedError, UndecodableError, listed
+from nbflow.errors import StepInterruptedError, UndecodableError, listed
 from nbflow.store.views import InstanceView, instance_view
 from nbflow.values import codec, failures
 from nbflow.values.artifacts import ArtifactFolder
@@ -227,19 +227,13 @@ class LiveInstance:
         """`run` has returned: store its output, then the instance is complete."""
         self.unreached = activation.unreached()
         if is_light(output):
-            self._completed(activation, self._encode_output(output))
+            self._completed(activation, encode_output(output, self.files))
         else:
             self.engine.threads.submit(
-                contextvars.Context(), partial(self._encode_output, output), lambda made: self._completed(activation, made[1])
+                contextvars.Context(),
+                partial(encode_output, output, self.files),
+                lambda made: self._completed(activation, made[1]),
             )
-
-    def _encode_output(self, output: object) -> Any:
-        try:
-            return codec.encode(output, self.files)
-        except BaseException as error:  # noqa: BLE001 - whatever keeps the output from being stored fails the instance
-            if isinstance(error, NotSerialisableError):
-                return NotSerialisableError(f"`run` returned what cannot be stored: {error}")
-            return error
 
     def _completed(self, activation: Activation, encoded: Any) -> None:
         if self.lost or self.activation is not activation or self.history.head.finished:

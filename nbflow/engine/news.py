@@ -1,6 +1,8 @@
 """What other processes wrote about our instances, and what we do about it (S52)."""
 
+import collections
 import contextvars
+import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +18,16 @@ class News:
 
     def __init__(self, engine: "Engine") -> None:
         self._engine = engine
+        self._lock = threading.Lock()
+        self._early: collections.deque[Entry] = collections.deque(maxlen=1000)
+
+    def expect(self, live: LiveInstance, entries: Sequence[Entry]) -> None:
+        """An instance is ours now: what was said of it after *entries*, while the store was still giving it to us, is told."""
+        last = max(entry.seq for entry in entries)
+        with self._lock:
+            missed = [entry for entry in self._early if entry.created_seq == live.created_seq and entry.seq > last]
+        for entry in missed:
+            self._engine.thread.post(self._told, live, entry)
 
     def __call__(self, entries: Sequence[Entry]) -> None:
         """Act on what concerns our instances, tell displays of the rest."""
@@ -23,7 +35,10 @@ class News:
         if not entries:
             engine.feed.publish(0)
         for entry in entries:
-            live = engine.live.get(entry.created_seq)
+            with self._lock:
+                live = engine.live.get(entry.created_seq)
+                if live is None:
+                    self._early.append(entry)
             if live is not None and not live.lost:
                 engine.thread.post(self._told, live, entry)
                 continue

@@ -100,7 +100,7 @@ def _differs(engine: "Engine", head: Head, params: Any) -> str:
     where = ""
     if isinstance(given, dict) and isinstance(recorded, dict):
         keys = [
-            str(key)
+            repr(str(key))
             for key in {**recorded, **given}
             if key not in given or key not in recorded or not _equal(given[key], recorded[key])
         ]

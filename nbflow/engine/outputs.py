@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 
 from nbflow.core.history import StepRecord
+from nbflow.errors import NotSerialisableError
 from nbflow.values import codec
 from nbflow.values.artifacts import ArtifactFolder, ArtifactRef
 
@@ -100,3 +101,13 @@ def with_values(args: tuple[Any, ...]) -> tuple[Any, ...]:
 def has_references(args: tuple[Any, ...]) -> bool:
     """Whether any argument is a reference."""
     return any(type(arg) is ArtifactRef for arg in args)
+
+
+def encode_output(output: object, files: ArtifactFolder) -> codec.Encoded | BaseException:
+    """Encode what `run` gave; an error where that cannot be stored."""
+    try:
+        return codec.encode(output, files)
+    except NotSerialisableError as error:
+        return NotSerialisableError(f"`run` returned what cannot be stored: {error}")
+    except BaseException as error:  # noqa: BLE001 - whatever keeps the output from being stored fails the instance
+        return error

@@ -122,6 +122,15 @@ class Schedules:
         texts = self._engine.store.settings(PREFIX)
         return {key.removeprefix(PREFIX): Schedule.from_text(key.removeprefix(PREFIX), text) for key, text in texts.items()}
 
+    def line(self, workflow: str) -> str | None:
+        """What a cell says of a workflow's schedule; None where it has none."""
+        schedule = self.all().get(workflow)
+        if schedule is None:
+            return None
+        due = schedule.next()
+        when = "never" if due is None else f"next at {due:%Y-%m-%d %H:%M} UTC"
+        return f"{workflow} is scheduled: {schedule.cron!r} ({schedule.tz}), {when}, while a kernel that has it is alive"
+
     def registered(self, workflow: "Workflow") -> None:
         """A workflow is here now: catch up what was missed and go on."""
         schedule = self.all().get(workflow.name)

@@ -243,7 +243,8 @@ CELL_OPTIONS: dict[str, Takes] = {
     AWAITED: Takes.NOTHING,
 }
 CELL_ALIASES = {"-p": "--params", "-w": "--wait"}
-LATER = ("--schedule", "--each")
+LATER = ("--each",)
+_ALONE = ("--define", "--schedule")
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +253,7 @@ class CellLine:
 
     Attributes:
         params: source text of the expression.
+        schedule: source text of the expression that gives the cron line.
         bind: the variable to bind the instance to.
         at_most: seconds, of the duration after `--wait`.
         awaited: the cell awaits the magic's answer.
@@ -264,6 +266,7 @@ class CellLine:
     at_most: float | None = None
     again: bool = False
     define: bool = False
+    schedule: str | None = None
     awaited: bool = False
 
 
@@ -281,9 +284,14 @@ def parse_cell_line(line: str) -> CellLine:
     if given.words and "--id" in given:
         message = f"two ids are given, {given.words[0]!r} and {options['--id']!r}; leave one out"
         raise UsageError(message)
-    if "--define" in given and (others := [name for name in (*options, *given.words) if name not in ("--define", AWAITED)]):
-        message = f"--define only registers the class; leave out {', '.join(others)}"
-        raise UsageError(message)
+    for alone in _ALONE:
+        others = [name for name in (*options, *given.words) if name not in (alone, AWAITED)]
+        if alone in given and others:
+            does = "only registers the class" if alone == "--define" else "starts no instance of its own"
+            message = f"{alone} {does}; leave out {', '.join(others)}"
+            raise UsageError(message)
+    if (schedule := options.get("--schedule")) is not None:
+        compile_params(schedule)
     at_most = options.get("--wait")
     if (params := options.get("--params")) is not None:
         compile_params(params)
@@ -295,6 +303,7 @@ def parse_cell_line(line: str) -> CellLine:
         at_most=None if at_most is None else seconds_of(at_most, "--wait"),
         again="--again" in given,
         define="--define" in given,
+        schedule=schedule,
         awaited=AWAITED in given,
     )
 

@@ -74,10 +74,18 @@ class WorkflowMagics:
             print(f"nbflow: history {where}")  # noqa: T201
 
     def connect(self, engine: "Engine") -> None:
-        """Let the kernel's loop run what is due on the main thread."""
+        """Let the kernel's loop run what is due on the main thread, and tracebacks name cells."""
+        from nbflow.values import failures
+
+        failures.name_file = self._name_cell
         loop = getattr(getattr(self.shell, "kernel", None), "io_loop", None)
         if loop is not None:
             engine.main_queue.wake = lambda: loop.add_callback(engine.main_queue.drain)
+
+    def _name_cell(self, file: str) -> str:
+        """How tracebacks call a file: the cells of this kernel by their number."""
+        number = getattr(self.shell.compile, "_filename_map", {}).get(file)
+        return file if number is None else f"Cell In[{number}]"
 
     def store_changed(self, _change: object) -> None:
         """Close the engine on the store that was; the next use opens the new one."""
@@ -147,14 +155,21 @@ class WorkflowMagics:
             names.instance_id(asked.instance_id)
         parsed = parse_cell(self.shell, cell)
         params = None if asked.params is None else self.evaluate(asked.params, "--params")
+        cron = None if asked.schedule is None else self.evaluate(asked.schedule, "--schedule")
         cls = run_cell(self.shell, parsed)
         engine = self.engine()
         # A cell says what happened to its own instance first; the others of this workflow go on at `opened.start()`.
-        workflow = engine.register(cls, source=parsed.source, resume=asked.define)
+        workflow = engine.register(cls, source=parsed.source, resume=asked.define or cron is not None)
+        if cron is not None:
+            engine.schedules.set(workflow, cron, None, catch_up=True)
+            print(engine.schedules.line(workflow.name))  # noqa: T201
+            return None
         if asked.define:
             print(f"registered workflow {workflow.name!r}")  # noqa: T201
             return None
         opened = engine.open(workflow, asked.instance_id, params, again=asked.again)
+        if (stays := engine.schedules.line(workflow.name)) is not None:
+            print(f"{stays}; %workflow unschedule {workflow.name} removes it")  # noqa: T201
         instance = opened.instance
         if asked.bind is not None:
             self.shell.user_ns[asked.bind] = instance

@@ -33,7 +33,7 @@ def await_workflow_cells(shell: Any, magics: "WorkflowMagics") -> Callable[[list
             asked = parse_cell_line(line)
         except UsageError:  # the magic says so
             return lines
-        if asked.define or asked.awaited or not (asked.wait or magics.headless):
+        if asked.define or asked.schedule is not None or asked.awaited or not (asked.wait or magics.headless):
             return lines
         return [f"await get_ipython().run_cell_magic('workflow', {line + ' ' + AWAITED!r}, {body!r})\n"]
 

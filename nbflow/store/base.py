@@ -1,5 +1,6 @@
 """What the engine asks of a store. Two answer: `FileStore` (journal + DuckDB file) and `MemoryStore`."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -131,6 +132,14 @@ class Store(Protocol):
 
     def facts(self) -> Mapping[str, Any]:
         """For `%workflow store`: path, size in bytes, entries in the file, entries waiting in the journal, holder."""
+        ...
+
+    def compact(self) -> tuple[int, int]:
+        """Remove what deleted instances left; gives the file's size before and after, in bytes."""
+        ...
+
+    def backup(self, path: str | os.PathLike[str]) -> Path:
+        """Copy everything recorded so far to a new store; refuses to overwrite."""
         ...
 
     def close(self) -> None:

@@ -1,5 +1,6 @@
 """`":memory:"`: no files, no journal; the entries in a list, and a DuckDB table made from it when `sql` asks."""
 
+import os
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +11,7 @@ from nbflow import ids
 from nbflow.clock import Clock, SystemClock
 from nbflow.core.history import Head, fold_head
 from nbflow.core.model import FENCES, Draft, Entry, Kind, Owner
-from nbflow.errors import NotFoundError, StoreError
+from nbflow.errors import NotFoundError, StoreError, UsageError
 from nbflow.store.base import Decision
 
 
@@ -187,6 +188,16 @@ class MemoryStore:
     def facts(self) -> Mapping[str, Any]:
         """Where it is and how much is in it."""
         return {"path": ":memory:", "size": 0, "entries": len(self._entries), "journalled": 0, "holder": None}
+
+    def compact(self) -> tuple[int, int]:
+        """There is no file."""
+        msg = "a history in memory has no file to compact"
+        raise UsageError(msg)
+
+    def backup(self, path: str | os.PathLike[str]) -> Path:
+        """There is no file."""
+        msg = f"a history in memory cannot be backed up to {os.fspath(path)!r}; give the Engine a file"
+        raise UsageError(msg)
 
     def close(self) -> None:
         """Forget the artefacts' folder; the entries go with the object."""

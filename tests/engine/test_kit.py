@@ -60,6 +60,21 @@ def test_errors_can_be_forced_for_some_attempts(nbflow_engine):
     assert [attempt.status for attempt in instance.step("ship").attempts] == ["failed", "failed", "finished"]
 
 
+@pytest.mark.parametrize("first", ["errors", "timeouts"])
+def test_a_step_with_a_mocked_result_can_fail_before_it_gives_it(nbflow_engine, first):
+    workflow = nbflow_engine.register(Order)
+    kit = introspect(workflow)
+    kit.disable_retry_delays()
+    kit.mock_step_result("charge", "paid")
+    if first == "errors":
+        kit.mock_step_error("charge", OSError("bank is down"), times=2)
+    else:
+        kit.force_step_timeout("charge", times=2)
+    instance = workflow.create(params={"card": 1})
+    assert kit.wait_for_step_result("charge") == "paid"
+    assert [attempt.status for attempt in instance.step("charge").attempts] == ["failed", "failed", "finished"]
+
+
 def test_errors_for_good_reach_run(nbflow_engine):
     workflow = nbflow_engine.register(Order)
     kit = introspect(workflow)

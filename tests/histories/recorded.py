@@ -53,7 +53,7 @@ def from_json(made: dict[str, Any]) -> Entry:
 
 def _anonymous(body: Any) -> Any:
     """Whose machine it was recorded on is nobody's business."""
-    if isinstance(body, list):
+    if isinstance(body, list | tuple):
         return [_anonymous(one) for one in body]
     if not isinstance(body, dict):
         return body
