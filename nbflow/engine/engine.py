@@ -7,7 +7,6 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -26,7 +25,7 @@ from nbflow.engine.registry import Registry, Workflow
 from nbflow.engine.schedules import Schedules
 from nbflow.engine.slots import Slots, Waiting
 from nbflow.engine.threads import BodyThreads, MainQueue
-from nbflow.engine.timers import Timers
+from nbflow.engine.timers import EngineTime, Timers
 from nbflow.errors import InvalidStatusError, StoreError
 from nbflow.store.base import Store
 from nbflow.store.feed import Feed
@@ -93,13 +92,14 @@ class Engine:
         self.slots, self.waiting = Slots(max_running), Waiting()
         self.closing = self.closed = False
         self.failure: StoreError | None = None
-        self._launches: list[Callable[[], None]] = []
+        self.launches: list[Callable[[], None]] = []
         self._finished: list[int] = []
-        self._looks = 0
+        self.looks = 0
         self._lock = threading.RLock()
         self.news = self.store.on_news = News(self)
         self.store.on_acked = self.thread.post_all
-        self.clock.subscribe(self)
+        self._follower = EngineTime(self)
+        self.clock.subscribe(self._follower)
         if retention is not None:
             finding.delete_finished(self, retention, None)
 
@@ -276,12 +276,12 @@ class Engine:
 
     def launch_soon(self, launch: Callable[[], None]) -> None:
         """Run *launch* in the loop's next pass, after the start that was just recorded is in the journal's file (S53)."""
-        self._launches.append(launch)
-        if len(self._launches) == 1:
+        self.launches.append(launch)
+        if len(self.launches) == 1:
             self.loop.call_soon(self._launch_all, context=self.loop.uncounted)
 
     def _launch_all(self) -> None:
-        launches, self._launches = self._launches, []
+        launches, self.launches = self.launches, []
         try:
             self.store.write()
         except StoreError as error:
@@ -290,34 +290,12 @@ class Engine:
         for launch in launches:
             launch()
 
-    def time_moved(self) -> None:
-        """Fire what is due, after the clock was moved by hand."""
-        self.on_loop(self.timers.fire)
-
-    def next_due(self) -> datetime | None:
-        """When the next deadline of an instance is."""
-        found: list[datetime | None] = [None]
-        self.on_loop(lambda: found.__setitem__(0, self.timers.next_due()))
-        return found[0]
-
-    def idle(self) -> bool:
-        """Whether nothing happens until time moves or somebody acts."""
-        busy: list[bool] = [True]
-
-        def look() -> None:
-            working = any(live.activation is not None and not live.activation.idle for live in tuple(self.live.values()))
-            due = (when := self.timers.next_due()) is not None and when <= self.clock.now()
-            busy[0] = bool(working or due or self._launches or self._looks or self.threads.working)
-
-        self.on_loop(look)
-        return not busy[0]
-
     def look(self, then: Callable[[], None]) -> None:
         """Look at what other processes wrote, then *then*, on the loop."""
-        self._looks += 1
+        self.looks += 1
 
         def looked() -> None:
-            self._looks -= 1
+            self.looks -= 1
             then()
 
         self.store.look(lambda: self.thread.post(looked))
@@ -356,7 +334,7 @@ class Engine:
             if self.closed:
                 return
             self.closing = self.closed = True
-        self.clock.unsubscribe(self)
+        self.clock.unsubscribe(self._follower)
         if not self.thread.here:
             self._wind_down(timeout)
         self.threads.close()

@@ -9,9 +9,13 @@ import itertools
 import math
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 from nbflow.clock import Clock
 from nbflow.engine.loop import LoopThread
+
+if TYPE_CHECKING:
+    from nbflow.engine.engine import Engine
 
 LOOK_EVERY = 1.0
 
@@ -125,3 +129,33 @@ class Timers:
             self._handle.cancel()
             self._handle = None
         self._armed_for = float("inf")
+
+
+class EngineTime:
+    """What a clock moved by hand must know of an engine (`clock.Follower`)."""
+
+    def __init__(self, engine: "Engine") -> None:
+        self._engine = engine
+
+    def time_moved(self) -> None:
+        """Fire what is due now."""
+        self._engine.on_loop(self._engine.timers.fire)
+
+    def next_due(self) -> datetime | None:
+        """When the next deadline of an instance is."""
+        found: list[datetime | None] = [None]
+        self._engine.on_loop(lambda: found.__setitem__(0, self._engine.timers.next_due()))
+        return found[0]
+
+    def idle(self) -> bool:
+        """Whether nothing happens until time moves or somebody acts."""
+        engine, busy = self._engine, [True]
+
+        def look() -> None:
+            lives = tuple(engine.live.values())
+            working = any(live.activation is not None and not live.activation.idle for live in lives)
+            due = (when := engine.timers.next_due()) is not None and when <= engine.clock.now()
+            busy[0] = bool(working or due or engine.launches or engine.looks or engine.threads.working)
+
+        engine.on_loop(look)
+        return not busy[0]

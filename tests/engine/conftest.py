@@ -72,7 +72,7 @@ class Lab:
         def finished() -> bool:
             if instance.is_finished():
                 return True
-            if self.engine.idle() and (due := self.engine.next_due()) is not None:
+            if self.engine._follower.idle() and (due := self.engine._follower.next_due()) is not None:
                 self.move(max(0.0, (due - self.clock.now()).total_seconds()))
             return False
 
@@ -100,7 +100,7 @@ class Lab:
             follower.time_moved()
 
     def idle(self) -> None:
-        eventually(self.engine.idle, "the engine becomes idle")
+        eventually(self.engine._follower.idle, "the engine becomes idle")
 
     # -- death
 
@@ -126,7 +126,6 @@ class Lab:
 
     def die(self) -> None:
         """End the engine; what it still records is in no other store."""
-        self.clock._followers = [follower for follower in self.clock._followers if follower is not self.engine]
         self.engine.close(timeout=0.2)
 
 
