@@ -98,8 +98,8 @@ class Engine:
         self._lock = threading.RLock()
         self.news = self.store.on_news = News(self)
         self.store.on_acked = self.thread.post_all
-        self._follower = EngineTime(self)
-        self.clock.subscribe(self._follower)
+        self.time = EngineTime(self)
+        self.clock.subscribe(self.time)
         if retention is not None:
             finding.delete_finished(self, retention, None)
 
@@ -334,7 +334,7 @@ class Engine:
             if self.closed:
                 return
             self.closing = self.closed = True
-        self.clock.unsubscribe(self._follower)
+        self.clock.unsubscribe(self.time)
         if not self.thread.here:
             self._wind_down(timeout)
         self.threads.close()

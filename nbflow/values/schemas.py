@@ -28,7 +28,7 @@ def describe(schema: Any, what: str) -> dict[str, Any]:
             raise UsageError(msg) from None
         return schema
     try:
-        return _by_pydantic(schema) if _is_pydantic(schema) else msgspec.json.schema(schema)
+        return _by_pydantic(schema) if _is_pydantic(schema) else _opened(msgspec.json.schema(schema))
     except (TypeError, RuntimeError, NameError) as error:
         msg = f"{what}={schema!r} has no JSON schema ({error}); give a type, a dataclass, a pydantic model or a JSON schema"
         raise UsageError(msg) from None
@@ -64,6 +64,16 @@ def check(described: dict[str, Any], payload: Any, what: str, schema: Any = None
         places = "; ".join(f"{path or 'the payload'}: {message}" for path, message in found[:5])
         msg = f"the payload does not fit {what}: {places}"
         raise UsageError(msg)
+
+
+def _opened(described: dict[str, Any]) -> dict[str, Any]:
+    """The same schema with its outermost reference followed: forms are made from what stands at the top."""
+    _, found, name = described.get("$ref", "").partition("#/$defs/")
+    if not found:
+        return described
+    definitions = described["$defs"]
+    top: dict[str, Any] = definitions[name]
+    return top | {"$defs": definitions} if '"#/$defs/' in msgspec.json.encode(top).decode() else top
 
 
 def _is_pydantic(schema: Any) -> bool:

@@ -72,7 +72,7 @@ class Lab:
         def finished() -> bool:
             if instance.is_finished():
                 return True
-            if self.engine._follower.idle() and (due := self.engine._follower.next_due()) is not None:
+            if self.engine.time.idle() and (due := self.engine.time.next_due()) is not None:
                 self.move(max(0.0, (due - self.clock.now()).total_seconds()))
             return False
 
@@ -100,7 +100,7 @@ class Lab:
             follower.time_moved()
 
     def idle(self) -> None:
-        eventually(self.engine._follower.idle, "the engine becomes idle")
+        eventually(self.engine.time.idle, "the engine becomes idle")
 
     # -- death
 

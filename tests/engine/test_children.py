@@ -7,6 +7,7 @@ from nbflow.engine.engine import Engine
 from nbflow.engine.entrypoint import WorkflowEntrypoint
 from nbflow.errors import AlreadyExistsError, InstanceFailedError
 from nbflow.testing import ManualClock
+from tests.engine.conftest import eventually
 
 
 class Child(WorkflowEntrypoint):
@@ -67,8 +68,8 @@ def test_a_waiting_child_makes_a_waiting_parent_that_is_not_settled(engine):
     parent = engine.workflow("Parent").create(id="p", params={"n": 1, "wait": True})
     child = _wait_for(engine, "p.make-one-1")
     child.wait(10)
+    eventually(lambda: parent.status().status is Status.WAITING)
     status = parent.status()
-    assert status.status is Status.WAITING
     assert status.waiting_for[0].kind == "child"
     assert not parent.is_settled()
     child.send_event("go")

@@ -366,7 +366,7 @@ def test_a_pause_stops_code_that_never_rests(lab):  # S40, S42
     instance = lab.start(run)
     eventually(lambda: lab.engine.live[instance.created_seq].activation is not None)
     instance.pause()
-    eventually(lambda: lab.engine._follower.next_due() is not None)
+    eventually(lambda: lab.engine.time.next_due() is not None)
     lab.move("5 seconds")
     status_is(instance, "paused")
 

@@ -268,7 +268,7 @@ def test_a_delay_function_that_does_not_answer_in_5_seconds_fails_the_step(lab, 
     flaky = Flaky(lab, 99)
     delay = never if kind == "async" else lambda ctx, error: gate()
     instance = lab.start(one_step(flaky, retries={"limit": 3, "delay": delay}))
-    eventually(lambda: flaky.tried and lab.engine._follower.next_due() is not None)
+    eventually(lambda: flaky.tried and lab.engine.time.next_due() is not None)
     if kind == "thread":
         gate.reached()
     lab.move("4.9 seconds")
@@ -501,7 +501,7 @@ def test_an_async_body_past_its_timeout_is_cancelled_and_retried(lab):  # S26
             raise
 
     instance = lab.start(one_step(body, timeout="1 minute", retries={"limit": 1, "delay": 5}))
-    eventually(lambda: lab.engine._follower.next_due() is not None)
+    eventually(lambda: lab.engine.time.next_due() is not None)
     lab.move("59 seconds")
     assert seen == []
     lab.move("1 second")
@@ -527,9 +527,9 @@ def test_a_timed_out_attempt_counts_and_is_a_timeout_error(lab):  # S26
 
     instance = lab.start(run)
     for _ in range(2):
-        eventually(lambda: lab.engine._follower.next_due() is not None)
+        eventually(lambda: lab.engine.time.next_due() is not None)
         lab.move("3 seconds")
-        eventually(lambda: lab.engine._follower.idle() or not instance.step("s").attempts[-1].ended_at)
+        eventually(lambda: lab.engine.time.idle() or not instance.step("s").attempts[-1].ended_at)
     exact, message = lab.finish(instance).output
     assert exact
     assert "3s" in message
@@ -544,7 +544,7 @@ def test_a_body_that_swallows_its_cancellation_has_timed_out_all_the_same(lab): 
             return "too late"
 
     instance = lab.start(one_step(body, timeout=3, retries=0))
-    eventually(lambda: lab.engine._follower.next_due() is not None)
+    eventually(lambda: lab.engine.time.next_due() is not None)
     lab.move(3)
     lab.finish(instance)
     assert isinstance(failure_of(instance), StepTimeoutError)

@@ -1,0 +1,56 @@
+"""What is stored of a wait's `schema=`: panels make their forms from it, in JSON (S39)."""
+
+from dataclasses import dataclass, field
+from typing import TypedDict
+
+import pytest
+
+from nbflow.values.schemas import describe, problems
+
+
+@dataclass
+class Decision:
+    approved: bool
+
+
+class Answer(TypedDict):
+    approved: bool
+
+
+@dataclass
+class Part:
+    weight: int
+
+
+@dataclass
+class Parcel:
+    first: Part
+    others: list[Part] = field(default_factory=list)
+
+
+@dataclass
+class Tree:
+    branches: list["Tree"] = field(default_factory=list)
+
+
+@pytest.mark.parametrize("schema", [Decision, Answer])
+def test_fields_stand_at_the_top_where_a_form_looks_for_them(schema):
+    described = describe(schema, "schema")
+    assert described["properties"] == {"approved": {"type": "boolean"}}
+    assert "$defs" not in described
+
+
+@pytest.mark.parametrize(
+    ("schema", "fits", "does_not", "where"),
+    [
+        (Decision, {"approved": True}, {"approved": "perhaps"}, "approved"),
+        (Parcel, {"first": {"weight": 1}}, {"first": {"weight": 1}, "others": [{"weight": "x"}]}, "others.0.weight"),
+        (Tree, {"branches": [{"branches": []}]}, {"branches": [{"branches": 3}]}, "branches.0.branches"),
+        (list[Part], [{"weight": 1}], [{"weight": 1}, {}], "1"),
+    ],
+)
+def test_types_within_types_are_checked_and_the_place_is_named(schema, fits, does_not, where):
+    described = describe(schema, "schema")
+    assert "properties" in described or described["type"] == "array"
+    assert problems(described, fits) == []
+    assert [path for path, _ in problems(described, does_not)] == [where]
