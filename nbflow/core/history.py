@@ -344,6 +344,12 @@ def _wanted(history: History, steps: Iterable[StepRecord]) -> bool:
     return any(history.buffered(event_type) for event_type in types)
 
 
+def died_waiting(history: History) -> bool:
+    """Whether its last activation only waited when it died: no body of it can have killed the kernel (S27)."""
+    in_flight = any(step.died_in == history.head.activation for step in history.steps.values())
+    return bool(history.open_steps()) and not in_flight
+
+
 def settled(history: History) -> bool:
     """Whether an unfinished instance waits, on every path, for an event that nobody has sent (API.md §3)."""
     steps = history.open_steps()
@@ -368,6 +374,7 @@ __all__ = [
     "Head",
     "History",
     "StepRecord",
+    "died_waiting",
     "error_info",
     "fold_head",
     "moment",

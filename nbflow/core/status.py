@@ -14,7 +14,7 @@ TABLE: dict[tuple[Status, Kind], Status] = {
     **{(status, Kind.PAUSING): Status.WAITING_FOR_PAUSE for status in _LIVE},
     **{(status, Kind.PAUSED): Status.PAUSED for status in (*_LIVE, Status.WAITING_FOR_PAUSE)},
     **{(status, Kind.RESUMED): Status.RUNNING for status in (Status.PAUSED, Status.WAITING_FOR_PAUSE)},
-    **{(status, Kind.ROLLING_BACK): Status.ROLLING_BACK for status in (*_LIVE, Status.WAITING_FOR_PAUSE)},
+    **{(status, Kind.ROLLING_BACK): Status.ROLLING_BACK for status in (*_LIVE, Status.WAITING_FOR_PAUSE, Status.PAUSED)},
     **{(status, Kind.COMPLETED): Status.COMPLETE for status in (*_LIVE, Status.WAITING_FOR_PAUSE)},
     **{(status, Kind.ERRORED): Status.ERRORED for status in (*_LIVE, Status.WAITING_FOR_PAUSE, Status.ROLLING_BACK)},
     **{(status, Kind.TERMINATED): Status.TERMINATED for status in _UNFINISHED},

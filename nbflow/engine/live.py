@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from nbflow.core.history import History, settled, status_of
+from nbflow.core.history import History, died_waiting, settled, status_of
 from nbflow.core.model import Entry, Kind, Status, StepKey, StepState
 from nbflow.core.rollback import due
 from nbflow.engine.activation import Activation
@@ -188,7 +188,7 @@ class LiveInstance:
         if not self.engine.slots.take(head.created_seq, self.activate):
             self.notify()
             return
-        if head.deaths >= DEATHS and not rolling_back:
+        if head.deaths >= DEATHS and not rolling_back and not died_waiting(self.history):
             self._fail_as_interrupted()
             return
         try:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from nbflow.core import names
 from nbflow.core.history import Head, History
-from nbflow.core.model import FINISHED, Kind, Status, StepState
+from nbflow.core.model import FINISHED, Kind, Status, StepState, StepType
 from nbflow.engine.control import retried_from
 from nbflow.engine.creating import make
 from nbflow.engine.instance import WorkflowInstance
@@ -161,14 +161,14 @@ def _go_on(engine: "Engine", workflow: Workflow, head: Head) -> Opened:
         return Opened(instance, "adopted", f"{instance.id} is paused, {_from_history(live.history)}; resume it to go on")
     if live.history.head.status is Status.ERRORED:
         failed = [str(step.key) for step in live.history.steps.values() if step.state is StepState.FAILED]
-        before = len(live.history.steps)
+        before = _steps(live.history)
         with live.lock:
             start = retried_from(live.history)
             live.record(Kind.RETRIED, None, {"by": "cell"} | start, acked=_noted)
         engine.store.flush()
         what = f"goes on at {', '.join(failed[:3])}" if failed else "goes on"
         if start:
-            what = f"rolled back: {before - len(live.history.steps)} steps run again"
+            what = f"rolled back: {_counted(before - _steps(live.history))} run again"
         return Opened(instance, "retried", f"resumed {instance.id}: {_from_history(live.history)}, {what}", live)
     return Opened(instance, "resumed", f"resumed {instance.id}: {_from_history(live.history)}{_again(live.history)}", live)
 
@@ -189,8 +189,16 @@ def _go_on_later(engine: "Engine", instance: WorkflowInstance, head: Head) -> Op
 
 
 def _from_history(history: History) -> str:
-    ended = sum(1 for step in history.steps.values() if step.ended)
-    return f"{ended} step{'' if ended == 1 else 's'} from history"
+    return f"{_counted(sum(1 for step in history.steps.values() if step.ended))} from history"
+
+
+def _steps(history: History) -> int:
+    """How many steps are recorded; the handlers that undo them are not what runs again."""
+    return sum(1 for key in history.steps if key.type is not StepType.ROLLBACK)
+
+
+def _counted(steps: int) -> str:
+    return f"{steps} step{'' if steps == 1 else 's'}"
 
 
 def _again(history: History) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic import no_var_expand
 
+from nbflow.clock import SystemClock
 from nbflow.core import names
 from nbflow.engine import current
 from nbflow.errors import NbflowError, UsageError
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 CELL_HELP = """Run the workflow that this cell defines, or go on with it where it stopped.
 
-%%workflow [ID] [-p/--params EXPR] [--as VAR] [-w/--wait [DURATION]] [--again | --define]
+%%workflow [ID] [-p/--params EXPR] [--as VAR] [-w/--wait [DURATION]] [--again | --define] [--schedule CRON]
 
 Running the cell twice never does the work twice: an instance that runs is shown, one whose kernel died is resumed, one that
 errored goes on at its failed step, a finished one is shown.
@@ -34,6 +35,7 @@ ID, --id ID          the instance; without it the newest of this workflow with t
 -w, --wait [DURATION]  hold the cell until the instance is finished, at most DURATION ("5m", "2 hours")
 --again              a finished instance does not satisfy this cell: make a new one
 --define             only register the class
+--schedule CRON      register it and make an instance at each match ("0 6 * * *", UTC) while this kernel is alive
 
 The cell may hold helpers beside its one class. %workflow lists the commands for running instances.
 """
@@ -156,6 +158,10 @@ class WorkflowMagics:
         parsed = parse_cell(self.shell, cell)
         params = None if asked.params is None else self.evaluate(asked.params, "--params")
         cron = None if asked.schedule is None else self.evaluate(asked.schedule, "--schedule")
+        if cron is not None:
+            from nbflow.engine import schedules
+
+            schedules.parse("of this cell", cron, None, catch_up=True, now=SystemClock().now())
         cls = run_cell(self.shell, parsed)
         engine = self.engine()
         # A cell says what happened to its own instance first; the others of this workflow go on at `opened.start()`.

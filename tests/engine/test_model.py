@@ -8,6 +8,7 @@ import copy
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from enum import Enum, auto
 from typing import Any
 
 import pytest
@@ -15,7 +16,14 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from nbflow import AlreadyExistsError, EventTimeoutError, InvalidStatusError, NotFoundError, WorkflowEntrypoint
+from nbflow import (
+    AlreadyExistsError,
+    EventTimeoutError,
+    InvalidStatusError,
+    NotFoundError,
+    WorkflowEntrypoint,
+    WorkflowInstance,
+)
 from nbflow.core.history import History, moment
 from nbflow.core.model import FINISHED, Entry, Kind, Status
 from tests.engine.conftest import Lab
@@ -77,7 +85,13 @@ class Story(WorkflowEntrypoint):
         return told
 
 
-FAILED = object()
+class Failed(Enum):
+    """What a failed step gave; an enum, so that a copy of the model has the same."""
+
+    FAILED = auto()
+
+
+FAILED = Failed.FAILED
 
 
 @dataclass
@@ -296,11 +310,16 @@ def numbered(kinds: list[str]) -> tuple[str, ...]:
 stories = st.lists(
     st.sampled_from(["do", "undoable", "fragile", "flaky 1", "flaky 2", "sleep 1", "sleep 30", "until 5", "until 50"])
     | st.builds("wait {} {}".format, st.sampled_from(TYPES), st.sampled_from([2, 40])),
-    min_size=1,
+    min_size=2,
     max_size=6,
 ).map(numbered)
 ids = st.sampled_from(IDS)
+numbers = st.integers(0, len(IDS) - 1)
 hours = st.sampled_from([1, 2, 7, 40])
+
+
+def some(machine: "Engines") -> bool:
+    return bool(machine.model)
 
 
 class Engines(RuleBasedStateMachine):
@@ -311,9 +330,12 @@ class Engines(RuleBasedStateMachine):
         self.payloads = 0
         self.lab = Lab()
 
-    @initialize(keep=st.sampled_from([0, 1, 1000]))
-    def open(self, keep: int) -> None:
+    @initialize(keep=st.sampled_from([0, 1, 1000]), broken=st.booleans(), a=stories, b=stories)
+    def open(self, keep: int, broken: bool, a: tuple[str, ...], b: tuple[str, ...]) -> None:
+        self.world.broken = broken
         self.prepare(keep)
+        self.create("a", a)
+        self.create("b", b)
 
     def prepare(self, keep: int) -> None:
         """Also those that hibernate behave like this, so some engines keep few or none in memory."""
@@ -327,13 +349,10 @@ class Engines(RuleBasedStateMachine):
         for one in self.model.values():
             one.go_on(self.lab.clock.now(), broken=self.world.broken)
 
-    def there(self, instance_id: str) -> Any:
-        """The handle and the model of that instance, None where there is none."""
-        if instance_id in self.model:
-            return self.lab.engine.get(instance_id), self.model[instance_id]
-        with pytest.raises(NotFoundError):
-            self.lab.engine.get(instance_id)
-        return None
+    def pick(self, number: int) -> tuple[WorkflowInstance, Instance]:
+        """One of the instances, and its model."""
+        instance_id = sorted(self.model)[number % len(self.model)]
+        return self.lab.engine.get(instance_id), self.model[instance_id]
 
     # -- what users do
 
@@ -348,11 +367,10 @@ class Engines(RuleBasedStateMachine):
         self.model[instance_id] = Instance(story, self.lab.clock.now())
         self.settle()
 
-    @rule(instance_id=ids, kind=st.sampled_from(TYPES))
-    def send_event(self, instance_id: str, kind: str) -> None:
-        if (found := self.there(instance_id)) is None:
-            return
-        handle, one = found
+    @precondition(some)
+    @rule(number=numbers, kind=st.sampled_from(TYPES))
+    def send_event(self, number: int, kind: str) -> None:
+        handle, one = self.pick(number)
         self.payloads += 1
         if one.finished:
             with pytest.raises(InvalidStatusError):
@@ -362,24 +380,25 @@ class Engines(RuleBasedStateMachine):
         one.events.append(Sent(kind, self.payloads))
         self.settle()
 
-    @rule(instance_id=ids)
-    def pause(self, instance_id: str) -> None:
-        if found := self.there(instance_id):
-            found[0].pause()
-            found[1].pause(self.lab.clock.now())
+    @precondition(some)
+    @rule(number=numbers)
+    def pause(self, number: int) -> None:
+        handle, one = self.pick(number)
+        handle.pause()
+        one.pause(self.lab.clock.now())
 
-    @rule(instance_id=ids)
-    def resume(self, instance_id: str) -> None:
-        if found := self.there(instance_id):
-            found[0].resume()
-            found[1].resume(self.lab.clock.now())
-            self.settle()
+    @precondition(some)
+    @rule(number=numbers)
+    def resume(self, number: int) -> None:
+        handle, one = self.pick(number)
+        handle.resume()
+        one.resume(self.lab.clock.now())
+        self.settle()
 
-    @rule(instance_id=ids, rollback=st.booleans())
-    def terminate(self, instance_id: str, rollback: bool) -> None:
-        if (found := self.there(instance_id)) is None:
-            return
-        handle, one = found
+    @precondition(some)
+    @rule(number=numbers, rollback=st.booleans())
+    def terminate(self, number: int, rollback: bool) -> None:
+        handle, one = self.pick(number)
         if one.finished:
             with pytest.raises(InvalidStatusError):
                 handle.terminate(rollback=rollback)
@@ -388,12 +407,11 @@ class Engines(RuleBasedStateMachine):
         one.terminate(rollback=rollback)
         self.settle()
 
-    @rule(instance_id=ids, number=st.none() | st.integers(0, 5))
-    def restart(self, instance_id: str, number: int | None) -> None:
-        if (found := self.there(instance_id)) is None:
-            return
-        handle, one = found
-        name = None if number is None else next((n for n in one.story if n.endswith(f"#{number}")), "another step")
+    @precondition(some)
+    @rule(number=numbers, step=st.none() | st.integers(0, 5))
+    def restart(self, number: int, step: int | None) -> None:
+        handle, one = self.pick(number)
+        name = None if step is None else next((n for n in one.story if n.endswith(f"#{step}")), "another step")
         if name is not None and name not in one.orders:
             with pytest.raises(NotFoundError):
                 handle.restart(name)
@@ -406,13 +424,16 @@ class Engines(RuleBasedStateMachine):
         one.restart(name)
         self.settle()
 
-    @rule(instance_id=ids)
-    def delete(self, instance_id: str) -> None:
-        if found := self.there(instance_id):
-            found[0].delete()
-            del self.model[instance_id]
-            for key in [key for key in self.world.ran if key[0] == instance_id]:
-                del self.world.ran[key]
+    @precondition(some)
+    @rule(number=numbers)
+    def delete(self, number: int) -> None:
+        handle, _ = self.pick(number)
+        handle.delete()
+        del self.model[handle.id]
+        for key in [key for key in self.world.ran if key[0] == handle.id]:
+            del self.world.ran[key]
+        with pytest.raises(NotFoundError):
+            self.lab.engine.get(handle.id)
 
     @rule()
     def break_or_mend(self) -> None:
@@ -420,7 +441,7 @@ class Engines(RuleBasedStateMachine):
 
     # -- time and death
 
-    @precondition(lambda self: self.model)
+    @precondition(some)
     @rule(span=hours)
     def advance(self, span: int) -> None:
         end = self.lab.clock.now() + span * HOUR
@@ -444,7 +465,7 @@ class Engines(RuleBasedStateMachine):
         self.lab = self.lab.revive()
         self.prepare(keep)
 
-    @precondition(lambda self: self.model)
+    @precondition(some)
     @rule(span=hours, part=st.floats(0, 1))
     def crash_on_the_way(self, span: int, part: float) -> None:
         """Time passes, and the kernel dies after any entry that is written meanwhile; the rest has never been."""

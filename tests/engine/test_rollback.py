@@ -291,3 +291,28 @@ def test_rollback_must_be_callable_and_its_config_needs_it(engine):
         return "ok"
 
     assert run(engine, body).wait(10, until="finished").output == "ok"
+
+
+def test_a_cell_says_how_many_steps_run_again_and_does_not_count_the_handlers(engine):
+    """S48: said beforehand."""
+    fails = [True]
+
+    def last():
+        if fails:
+            raise NonRetryableError("not yet")
+
+    class Flow(WorkflowEntrypoint):
+        async def run(self, event, step):
+            await step.do("kept", lambda: 0)
+            await step.do("a", lambda: 1, rollback=lambda: None)
+            await step.do("b", lambda: 2, rollback=lambda: None)
+            await step.do("c", last)
+
+    workflow = engine.register(Flow)
+    instance = workflow.create("one")
+    instance.wait(10, "finished")
+    fails.clear()
+    opened = engine.open(workflow, "one", None)
+    assert opened.line == "resumed one: 1 step from history, rolled back: 3 steps run again"
+    opened.start()
+    assert instance.wait(10, "finished").status is Status.COMPLETE

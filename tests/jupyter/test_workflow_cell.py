@@ -325,7 +325,8 @@ GOOD = "class Good(WorkflowEntrypoint):\n" + RUN
         ("%%workflow --params {'a' 1}\n" + GOOD, "not one Python expression"),
         ("%%workflow --params unknown_name\n" + GOOD, "NameError: name 'unknown_name' is not defined"),
         ("%%workflow x1 --params {'f': open}\n" + GOOD, "NotSerialisableError"),
-        ("%%workflow --schedule '0 * * * *'\n" + GOOD, "--schedule comes in a later version"),
+        ("%%workflow --each range(3)\n" + GOOD, "--each comes in a later version"),
+        ("%%workflow --schedule 'often'\n" + GOOD, "cannot be read"),
         ("%%workflow --each range(3)\n" + GOOD, "--each comes in a later version"),
         ("%%workflow --wait soon later\n" + GOOD, "UsageError"),
         ("%%workflow\nclass Good(WorkflowEntrypoint:\n" + RUN, "SyntaxError"),
@@ -385,3 +386,15 @@ def test_running_a_cell_never_takes_longer_for_the_failures_before(shared):
     started = time.monotonic()
     shared.run("%%workflow\n" + GOOD, ok=True)
     assert time.monotonic() - started < 10
+
+
+def test_a_scheduled_cell_starts_nothing_and_says_when_it_will(shared):  # S59
+    source = GOOD.replace("Good", "Scheduled")
+    said = shared.run("%%workflow --schedule '0 6 * * *'\n" + source, ok=True).stdout
+    assert "Scheduled is scheduled: '0 6 * * *' (UTC), next at " in said
+    assert shared.run("%workflow list Scheduled", ok=True).stdout.strip() == "no instances"
+    assert "stays" not in shared.run("%%workflow sched1\n" + source, ok=True).stderr
+    listed = shared.run("%workflow schedules Scheduled", ok=True).text
+    assert "0 6 * * *" in listed
+    shared.run("%workflow unschedule Scheduled", ok=True)
+    assert shared.run("%workflow schedules", ok=True).stdout.strip() == "no schedules"
