@@ -233,11 +233,15 @@ class Activation(Scope):
     def _arrived(self, key: StepKey) -> None:
         self.unacked -= 1
         self.deliveries.arrive(key)
-        self.on_quiet()
+        self.take_turn()
 
     def take_turn(self) -> None:
-        """Take a turn at once: a pause of what only waits has happened when `pause` returns (S40)."""
-        self._turn()
+        """Take a turn at once: a pass of the loop costs more than the turn, and a pause of what only waits has happened
+        when `pause` returns (S40)."""
+        if self.returned and not self.calls:
+            self.on_quiet()  # the end waits for what tasks that have just ended still have to say (S16)
+        else:
+            self._turn()
 
     # -- turns --------------------------------------------------------------------------------------------------------
 
@@ -264,7 +268,7 @@ class Activation(Scope):
         elif not self._revive_cancelled() and not self.live.match_events(self):
             if self.returned and not self.calls and not self.in_flight:
                 self._conclude()
-            else:
+            elif self.idle:
                 self.live.noted_idle()
 
     def _collected(self, then: Callable[[], None]) -> None:

@@ -24,6 +24,10 @@ class Counted(Protocol):
         """Nothing of it is ready to run any more: it takes its turn soon."""
         ...
 
+    def take_turn(self) -> None:
+        """It takes its turn now, between two callbacks."""
+        ...
+
     def task_ended(self, task: asyncio.Task[Any]) -> None:
         """A task of it has ended."""
         ...
@@ -57,7 +61,19 @@ class _CountedHandle(asyncio.Handle):
         try:
             super()._run()
         finally:
-            self._leave()
+            activation, self._activation = self._activation, None
+            if activation is not None:
+                activation.ready -= 1
+                if activation.ready == 0:
+                    self._quiet(activation)
+
+    def _quiet(self, activation: Counted) -> None:
+        """The turn is taken at once: another pass of the loop would cost more than the turn itself."""
+        loop: CountingLoop = self._loop  # type: ignore[attr-defined]  # of asyncio.Handle, absent from its stubs
+        try:
+            loop.uncounted.run(activation.take_turn)
+        except Exception as error:  # noqa: BLE001 - as for any callback of the loop
+            loop.call_exception_handler({"message": "a turn failed", "exception": error, "handle": self})
 
     def _leave(self) -> None:
         activation, self._activation = self._activation, None

@@ -308,7 +308,9 @@ def numbered(kinds: list[str]) -> tuple[str, ...]:
 
 
 stories = st.lists(
-    st.sampled_from(["do", "undoable", "fragile", "flaky 1", "flaky 2", "sleep 1", "sleep 30", "until 5", "until 50"])
+    st.sampled_from(
+        ["do", "undoable", "undoable", "fragile", "fragile", "flaky 1", "flaky 2", "sleep 1", "sleep 30", "until 5", "until 50"]
+    )
     | st.builds("wait {} {}".format, st.sampled_from(TYPES), st.sampled_from([2, 40])),
     min_size=2,
     max_size=6,
@@ -332,10 +334,9 @@ class Engines(RuleBasedStateMachine):
 
     @initialize(keep=st.sampled_from([0, 1, 1000]), broken=st.booleans(), a=stories, b=stories)
     def open(self, keep: int, broken: bool, a: tuple[str, ...], b: tuple[str, ...]) -> None:
-        self.world.broken = broken
         self.prepare(keep)
-        self.create("a", a)
-        self.create("b", b)
+        self.create("a", a, broken)
+        self.create("b", b, broken)
 
     def prepare(self, keep: int) -> None:
         """Also those that hibernate behave like this, so some engines keep few or none in memory."""
@@ -356,8 +357,9 @@ class Engines(RuleBasedStateMachine):
 
     # -- what users do
 
-    @rule(instance_id=ids, story=stories)
-    def create(self, instance_id: str, story: tuple[str, ...]) -> None:
+    @rule(instance_id=ids, story=stories, broken=st.booleans())
+    def create(self, instance_id: str, story: tuple[str, ...], broken: bool) -> None:
+        self.world.broken = broken
         workflow = self.lab.engine.workflow("Story")
         if instance_id in self.model:
             with pytest.raises(AlreadyExistsError):
@@ -368,9 +370,12 @@ class Engines(RuleBasedStateMachine):
         self.settle()
 
     @precondition(some)
-    @rule(number=numbers, kind=st.sampled_from(TYPES))
-    def send_event(self, number: int, kind: str) -> None:
+    @rule(number=numbers, other=st.none() | st.sampled_from(TYPES))
+    def send_event(self, number: int, other: str | None) -> None:
+        """What it asks for, or another."""
         handle, one = self.pick(number)
+        asked = (one.current or "").split()
+        kind = other or (asked[1] if asked[:1] == ["wait"] else TYPES[0])
         self.payloads += 1
         if one.finished:
             with pytest.raises(InvalidStatusError):
@@ -388,8 +393,9 @@ class Engines(RuleBasedStateMachine):
         one.pause(self.lab.clock.now())
 
     @precondition(some)
-    @rule(number=numbers)
-    def resume(self, number: int) -> None:
+    @rule(number=numbers, broken=st.booleans())
+    def resume(self, number: int, broken: bool) -> None:
+        self.world.broken = broken
         handle, one = self.pick(number)
         handle.resume()
         one.resume(self.lab.clock.now())
@@ -408,10 +414,10 @@ class Engines(RuleBasedStateMachine):
         self.settle()
 
     @precondition(some)
-    @rule(number=numbers, step=st.none() | st.integers(0, 5))
+    @rule(number=numbers, step=st.none() | st.integers(0, 6))
     def restart(self, number: int, step: int | None) -> None:
         handle, one = self.pick(number)
-        name = None if step is None else next((n for n in one.story if n.endswith(f"#{step}")), "another step")
+        name = None if step is None else "another step" if step == 6 else one.story[step % len(one.story)]
         if name is not None and name not in one.orders:
             with pytest.raises(NotFoundError):
                 handle.restart(name)
@@ -435,15 +441,12 @@ class Engines(RuleBasedStateMachine):
         with pytest.raises(NotFoundError):
             self.lab.engine.get(handle.id)
 
-    @rule()
-    def break_or_mend(self) -> None:
-        self.world.broken = not self.world.broken
-
     # -- time and death
 
     @precondition(some)
-    @rule(span=hours)
-    def advance(self, span: int) -> None:
+    @rule(span=hours, broken=st.booleans())
+    def advance(self, span: int, broken: bool) -> None:
+        self.world.broken = broken
         end = self.lab.clock.now() + span * HOUR
         self.lab.advance(f"{span} hours")
         self.foretell(end)
@@ -528,6 +531,6 @@ def fold(entries: list[Entry]) -> dict[int, History]:
 
 
 Engines.TestCase.settings = settings(
-    max_examples=25, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=40, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestEngines = Engines.TestCase

@@ -327,7 +327,6 @@ GOOD = "class Good(WorkflowEntrypoint):\n" + RUN
         ("%%workflow x1 --params {'f': open}\n" + GOOD, "NotSerialisableError"),
         ("%%workflow --each range(3)\n" + GOOD, "--each comes in a later version"),
         ("%%workflow --schedule 'often'\n" + GOOD, "cannot be read"),
-        ("%%workflow --each range(3)\n" + GOOD, "--each comes in a later version"),
         ("%%workflow --wait soon later\n" + GOOD, "UsageError"),
         ("%%workflow\nclass Good(WorkflowEntrypoint:\n" + RUN, "SyntaxError"),
         ("%%workflow\ntouched.append(1)\nreturn 5\n" + GOOD, "SyntaxError: 'return' outside function"),
