@@ -170,7 +170,6 @@ def _run_file(shell: Shell, given: Mapping[str, Any]) -> int:
     params = None if given["params"] is None else _from_json(given["params"], "--params")
     cls = _load(Path(file), name)
     with shell.engine(notebook=os.path.basename(file)) as engine:
-        engine.echo = True
         workflow = engine.register(cls, resume=False)
         opened = engine.open(workflow, given["id"], params, again=given["again"])
         if not shell.as_json:

@@ -76,7 +76,6 @@ class Engine:
         self.env: dict[str, Any] = dict(env or {})
         self.executors: dict[str, Any] = {}
         self.max_steps = max_steps
-        self.echo = False
         self.notify = notify
         self.folds = Folds(self.store)
         self.feed = Feed()

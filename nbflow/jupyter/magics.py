@@ -180,7 +180,6 @@ class WorkflowMagics:
         if asked.bind is not None:
             self.shell.user_ns[asked.bind] = instance
         headless = self.headless
-        engine.echo = headless
         display = self._for_cell(instance, opened.line)
         self._try_display(display.show, opened.line)
         try:
