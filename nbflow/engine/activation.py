@@ -89,7 +89,9 @@ class Activation(Scope):
     def idle(self) -> bool:
         """Nothing of it runs: whatever it still wants must come from outside (S5)."""
         busy = self.ready or self.in_flight or self.unacked or self._turn_due or self._decoding or self.over
-        return not (busy or self.deliveries.pending)
+        # `run` has ended, and that is looked at in a later pass of the loop.
+        ending = self._main in self.tasks and self._main is not None and self._main.done()
+        return not (busy or ending or self.deliveries.pending)
 
     def task_ended(self, task: asyncio.Task[Any]) -> None:
         """A task of user code has ended; a failure that nobody looks at may be that of a step (S16)."""

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from nbflow.core.history import Attempt, History, StepRecord, error_info, settled, status_of
-from nbflow.core.model import ErrorInfo, Owner, Status, StepKey, StepState, Waiting
+from nbflow.core.model import ErrorInfo, Owner, Status, StepKey, StepState, StepType, Waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,8 @@ def instance_view(
 ) -> InstanceView:
     """The view of an instance; *status* is what its engine knows better than the entries do (S5)."""
     head = history.head
-    states = [step.state for step in history.steps.values()]
+    # Handlers undo steps; they are shown in their rows, and are no part of how far the work is.
+    states = [step.state for step in history.steps.values() if step.key.type is not StepType.ROLLBACK]
     assert head.created_at is not None
     assert head.changed_at is not None
     shown = status or status_of(history)
