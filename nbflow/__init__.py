@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from nbflow import testing
     from nbflow.core.model import ErrorInfo, InstanceStatus, Status, Waiting
     from nbflow.engine.current import current_engine, sql, workflow
     from nbflow.engine.engine import Engine
@@ -106,6 +107,7 @@ __all__ = [
     "current_engine",
     "register_codec",
     "sql",
+    "testing",
     "workflow",
 ]
 
@@ -115,6 +117,8 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("nbflow-workflows")
+    if name == "testing":
+        return import_module("nbflow.testing")
     home = _HOME_OF.get(name)
     if home is None:
         msg = f"module 'nbflow' has no attribute {name!r}"

@@ -129,3 +129,7 @@ def _stems_from(error: BaseException, known: set[int]) -> bool:
             parts = one.exceptions if isinstance(one, BaseExceptionGroup) else ()
             found += [each for each in (one.__cause__, one.__context__, *parts) if each is not None]
     return False
+
+
+def noted() -> None:
+    """An entry is durable that nobody waits for: it must be synced, not only written."""

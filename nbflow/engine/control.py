@@ -12,6 +12,7 @@ from nbflow.core import names
 from nbflow.core.history import Head, History
 from nbflow.core.model import FINISHED, Entry, Kind, Status, StepKey, StepState
 from nbflow.core.rollback import due, earliest_undone
+from nbflow.engine.calls import noted
 from nbflow.engine.live import LiveInstance
 from nbflow.engine.outputs import body_of
 from nbflow.errors import InvalidStatusError, NotFoundError, UsageError
@@ -52,7 +53,7 @@ def pause(engine: "Engine", instance: "WorkflowInstance", by: str | None) -> Non
         with live.lock:
             if live.history.head.status not in pausable:
                 return
-            live.record(Kind.PAUSING, None, body, acked=_noted)
+            live.record(Kind.PAUSING, None, body, acked=noted)
         engine.store.flush()
         engine.on_loop(live.begin_pause)
         return
@@ -83,7 +84,7 @@ def resume(engine: "Engine", instance: "WorkflowInstance", by: str | None) -> No
     with live.lock:
         decisions = _resumption(engine, live.history.head, by, live.history)
         for kind, body, _ in decisions:
-            live.record(kind, None, body, acked=_noted)
+            live.record(kind, None, body, acked=noted)
     if decisions:
         engine.store.flush()
     engine.on_loop(lambda: live.go_on(context))
@@ -182,7 +183,7 @@ def _fence(engine: "Engine", instance: "WorkflowInstance", decide: Decide, *, ag
         decisions = decide(live.history.head, lambda: engine.store.read(instance.created_seq))
         activation = live.detach()
         for kind, body, _ in decisions:
-            live.record(kind, None, body, acked=_noted)
+            live.record(kind, None, body, acked=noted)
     engine.store.flush()
     engine.on_loop(lambda: live.drop(activation, again=again))
 
@@ -210,7 +211,7 @@ def send_event(engine: "Engine", instance: "WorkflowInstance", type_: str, paylo
     with live.lock:
         check(live.history.head)
         _check_fits(live.history, type_, payload, {key: wait.asked.schema for key, wait in live.waits.items()})
-        live.record(Kind.EVENT, None, body, encoded.data, acked=_noted)
+        live.record(Kind.EVENT, None, body, encoded.data, acked=noted)
     engine.store.flush()
     engine.thread.post(live.events_changed)
 
@@ -292,7 +293,3 @@ def _parsed(wanted: Any) -> tuple[str, int, str | None, str | None]:
 def _command(engine: "Engine", instance: "WorkflowInstance", decide: Decide) -> None:
     engine.store.command(instance.created_seq, decide)
     engine.feed.publish(instance.created_seq)
-
-
-def _noted() -> None:
-    """Acknowledged; `flush` is what waits."""

@@ -73,8 +73,7 @@ class Engine:
         self.notebook = notebook if notebook is not None else os.path.basename(sys.argv[0] or "")
         self.store: Store = store or _open_store(path, self.notebook, lock_timeout, self.clock)
         self.engine_id, self.uid = self.store.engine_id, self.store.uid
-        self.env: dict[str, Any] = dict(env or {})
-        self.executors: dict[str, Any] = {}
+        self._env: dict[str, Any] = dict(env or {})
         self.max_steps = max_steps
         self.notify = notify
         self.folds = Folds(self.store)
@@ -129,6 +128,11 @@ class Engine:
     def workflow(self, name: str) -> Workflow:
         """The registered workflow of that name; NotFoundError lists the known ones."""
         return self.registry.get(name)
+
+    @property
+    def env(self) -> dict[str, Any]:
+        """What `self.env` gives beside the workflows, by name; put more in at any time (API.md §5)."""
+        return self._env
 
     @property
     def workflows(self) -> dict[str, Workflow]:

@@ -15,6 +15,7 @@ from nbflow.core.history import History, died_waiting, settled, status_of
 from nbflow.core.model import Entry, Kind, Status, StepKey, StepState
 from nbflow.core.rollback import due
 from nbflow.engine.activation import Activation
+from nbflow.engine.calls import noted
 from nbflow.engine.entrypoint import make_event
 from nbflow.engine.leftovers import Leftovers
 from nbflow.engine.outputs import body_of, encode_output, is_light, tells_of, withheld
@@ -319,7 +320,7 @@ class LiveInstance:
     def _say_interrupted(self, where: str, error: UndecodableError) -> None:
         why = f"needs {error.needs} ({where})"
         if self.history.head.interrupted != why:
-            self.record(Kind.INTERRUPTED, None, {"why": why, "message": str(error)}, acked=_noted)
+            self.record(Kind.INTERRUPTED, None, {"why": why, "message": str(error)}, acked=noted)
         self.rest.ended()
         self.notify()
 
@@ -391,7 +392,3 @@ class LiveInstance:
         if self.history.head.finished or self.history.head.deleted:
             self.engine.ends.ended(self.created_seq)
         self.notify()
-
-
-def _noted() -> None:
-    """Acknowledged; nobody waits for this entry in particular, but it must be synced."""

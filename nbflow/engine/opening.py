@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from nbflow.core import names
 from nbflow.core.history import Head, History
 from nbflow.core.model import FINISHED, Kind, Status, StepState, StepType
+from nbflow.engine.calls import noted
 from nbflow.engine.control import retried_from
 from nbflow.engine.creating import make
 from nbflow.engine.instance import WorkflowInstance
@@ -164,7 +165,7 @@ def _go_on(engine: "Engine", workflow: Workflow, head: Head) -> Opened:
         before = _steps(live.history)
         with live.lock:
             start = retried_from(live.history)
-            live.record(Kind.RETRIED, None, {"by": "cell"} | start, acked=_noted)
+            live.record(Kind.RETRIED, None, {"by": "cell"} | start, acked=noted)
         engine.store.flush()
         what = f"goes on at {', '.join(failed[:3])}" if failed else "goes on"
         if start:
@@ -220,7 +221,3 @@ def recover(engine: "Engine", workflow: Workflow) -> None:
     for live in engine.claim_all(free, "register"):
         live.workflow = workflow
         engine.start(live)
-
-
-def _noted() -> None:
-    """Acknowledged; `flush` is what waits."""

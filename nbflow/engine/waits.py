@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbflow.core.history import EventRecord, History
 from nbflow.core.model import Kind
-from nbflow.engine.calls import Call
+from nbflow.engine.calls import Call, noted
 from nbflow.engine.timers import Timer
 from nbflow.errors import EventTimeoutError
 from nbflow.values import codec, failures, schemas
@@ -53,7 +53,7 @@ class Wait:
         while (unfit := self._unfit(history)) is not None:
             event, why = unfit
             body = {"event_id": event.event_id, "step": str(self.call.key), "why": why}
-            self.live.record(Kind.SET_ASIDE, None, body, acked=_noted)
+            self.live.record(Kind.SET_ASIDE, None, body, acked=noted)
         first = next(iter(history.buffered(self.event_type)), None)
         return first if first is not None and first.sent_at <= self.due else None
 
@@ -108,10 +108,6 @@ class Wait:
             "sent_by": event.sent_by,
         } | {name: event.body[name] for name in ("preview", "json", "output_type") if name in event.body}
         self.activation.ended(Kind.WAIT_FINISHED, self.call, body, event.value)
-
-
-def _noted() -> None:
-    """Acknowledged; nobody waits for this entry in particular, but it must be synced."""
 
 
 def match(history: History, waits: Iterable[Wait]) -> bool:
