@@ -134,6 +134,10 @@ class Engine:
         """What `self.env` gives beside the workflows, by name; put more in at any time (API.md §5)."""
         return self._env
 
+    @env.setter
+    def env(self, values: Mapping[str, Any]) -> None:
+        self._env = dict(values)
+
     @property
     def workflows(self) -> dict[str, Workflow]:
         """All registered workflows by name."""

@@ -779,3 +779,36 @@ def test_kinds_of_entries_tell_the_story_of_a_retried_step(lab):
         "do.finished s",
         "completed",
     ]
+
+
+@pytest.mark.parametrize("what", ["sleep", "event", "retry"])
+def test_a_death_while_it_only_waits_is_no_fault_of_its(lab, what):  # S27
+    tried = []
+
+    def body():
+        tried.append(1)
+        if what == "retry" and len(tried) == 1:
+            raise OSError
+
+    async def run(event, step):
+        if what == "sleep":
+            await step.sleep("s", "30 days")
+        if what == "event":
+            await step.wait_for_event("w", "go", timeout="40 days")
+        await step.do("d", body, retries={"limit": 1, "delay": "30 days"})
+        return "through"
+
+    lab.start(run, id="one")
+    lab.idle()
+    later = lab
+    for _ in range(5):
+        later.advance("1 day")
+        later = later.revive()
+        later.workflow(run)
+        later.idle()
+    instance = later.engine.get("one")
+    assert instance.status().status == "waiting"
+    if what == "event":
+        instance.send_event("go")
+    later.advance("30 days")
+    assert instance.output == "through"

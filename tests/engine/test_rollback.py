@@ -316,3 +316,22 @@ def test_a_cell_says_how_many_steps_run_again_and_does_not_count_the_handlers(en
     assert opened.line == "resumed one: 1 step from history, rolled back: 3 steps run again"
     opened.start()
     assert instance.wait(10, "finished").status is Status.COMPLETE
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_terminating_with_rollback_undoes_a_paused_instance_too(engine, clock, paused):
+    """S43, S49."""
+    undone = []
+
+    async def body(event, step):
+        await step.do("a", lambda: 1, rollback=lambda: undone.append("a"))
+        await step.sleep("s", "1 day")
+
+    instance = run(engine, body)
+    clock.advance("1 minute")
+    if paused:
+        instance.pause()
+    instance.terminate(rollback=True)
+    clock.advance("1 minute")
+    assert (instance.status().status, instance.status().rollback) == (Status.TERMINATED, ("complete", None))
+    assert undone == ["a"]

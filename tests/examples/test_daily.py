@@ -38,7 +38,7 @@ def engine():
             days = [one for one in engine.list("Daily") if one.is_finished() and one.created_at <= until]
             return sum(one.output for one in days[:7])
 
-        engine.env |= {"visitors": lambda day: day.day, "last_seven": last_seven}
+        engine.env.update({"visitors": lambda day: day.day, "last_seven": last_seven})
         engine.register(Weekly)
         engine.register(Daily).schedule("0 6 * * *")
         yield engine

@@ -35,7 +35,7 @@ class Net:
 
 
 def start(engine, net):
-    engine.env |= {"sites": lambda: list(net.times), "check": net.check}
+    engine.env.update({"sites": lambda: list(net.times), "check": net.check})
     return engine.register(Checks).create("c1")
 
 

@@ -24,11 +24,13 @@ class Expense(WorkflowEntrypoint):
 @pytest.fixture
 def asked(engine):
     asked = []
-    engine.env |= {
-        "pay": lambda amount: f"paid {amount}",
-        "reject": lambda why: f"rejected: {why}",
-        "ask": lambda instance_id, amount: asked.append(instance_id),
-    }
+    engine.env.update(
+        {
+            "pay": lambda amount: f"paid {amount}",
+            "reject": lambda why: f"rejected: {why}",
+            "ask": lambda instance_id, amount: asked.append(instance_id),
+        }
+    )
     engine.register(Expense)
     return asked
 

@@ -57,7 +57,7 @@ def race(engine):
         async def ask(name, ctx):
             return await offices.ask(ctx)
 
-        engine.env |= {"ask": ask, "runs": []}
+        engine.env.update({"ask": ask, "runs": []})
         return engine.register(Quote).create("q"), offices
 
     return begin

@@ -28,10 +28,12 @@ class Trial(WorkflowEntrypoint):
 @pytest.fixture
 def world(engine):
     world = {"mails": [], "bought": {}}
-    engine.env |= {
-        "mail": lambda user, text: world["mails"].append((engine.clock.now(), user, text)),
-        "has_bought": world["bought"].get,
-    }
+    engine.env.update(
+        {
+            "mail": lambda user, text: world["mails"].append((engine.clock.now(), user, text)),
+            "has_bought": world["bought"].get,
+        }
+    )
     world["start"] = engine.clock.now()
     return world
 

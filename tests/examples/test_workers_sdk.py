@@ -94,7 +94,7 @@ def test_a_review_sleeps_in_seconds_and_waits_for_its_editor(engine):
     async def publish(findings, verdict):
         return [findings, verdict]
 
-    engine.env |= {"read": read_page, "publish": publish}
+    engine.env.update({"read": read_page, "publish": publish})
     review = engine.register(ported("review")).create(params={"pages": [1, 2, 3]})
     engine.clock.advance(89)
     assert [w.name for w in review.status().waiting_for] == ["cool down"]
@@ -121,7 +121,7 @@ def test_a_pipeline_goes_on_after_a_kernel_restart_without_extracting_again(engi
             raise ConnectionError("warehouse is down")
         return row
 
-    engine.env |= {"extract": extract, "load": load}
+    engine.env.update({"extract": extract, "load": load})
     engine.register(ported("pipeline")).create("p", {"day": "monday"})
     engine.clock.advance("5 seconds")
     later = reopen(engine, ported("pipeline"))
