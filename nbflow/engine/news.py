@@ -32,6 +32,7 @@ class News:
     def __call__(self, entries: Sequence[Entry]) -> None:
         """Act on what concerns our instances, tell displays of the rest."""
         engine = self._engine
+        engine.schedules.forget()
         if not entries:
             engine.feed.publish(0)
         for entry in entries:

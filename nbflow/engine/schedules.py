@@ -93,6 +93,7 @@ class Schedules:
     def __init__(self, engine: "Engine") -> None:
         self._engine = engine
         self._timers: dict[str, Timer] = {}
+        self._known: dict[str, Schedule] | None = None
 
     def set(self, workflow: "Workflow", cron: Any, tz: Any, *, catch_up: bool) -> Schedule:
         """Give a workflow a schedule, in place of the one it has. The same one again changes nothing."""
@@ -101,7 +102,7 @@ class Schedules:
         if known is not None and (known.cron, known.tz, known.catch_up) == (schedule.cron, schedule.tz, schedule.catch_up):
             schedule = known
         else:
-            self._engine.store.save_setting(PREFIX + workflow.name, schedule.to_text())
+            self._save(workflow.name, schedule)
         self._engine.on_loop(partial(self._arm, schedule))
         return schedule
 
@@ -114,13 +115,25 @@ class Schedules:
         if workflow not in self.all():
             msg = f"workflow {workflow!r} has no schedule"
             raise NotFoundError(msg)
-        self._engine.store.save_setting(PREFIX + workflow, None)
+        self._save(workflow, None)
         self._engine.on_loop(partial(self._disarm, workflow))
 
     def all(self) -> Mapping[str, Schedule]:
-        """All schedules of the store, by workflow."""
-        texts = self._engine.store.settings(PREFIX)
-        return {key.removeprefix(PREFIX): Schedule.from_text(key.removeprefix(PREFIX), text) for key, text in texts.items()}
+        """All schedules of the store, by workflow; read once, and again after others have written."""
+        known = self._known
+        if known is None or self._engine.store.moved():
+            texts = self._engine.store.settings(PREFIX)
+            names = {key: key.removeprefix(PREFIX) for key in texts}
+            known = self._known = {names[key]: Schedule.from_text(names[key], text) for key, text in texts.items()}
+        return known
+
+    def forget(self) -> None:
+        """Others have written, or we have: read them again."""
+        self._known = None
+
+    def _save(self, workflow: str, schedule: Schedule | None) -> None:
+        self._engine.store.save_setting(PREFIX + workflow, None if schedule is None else schedule.to_text())
+        self.forget()
 
     def line(self, workflow: str) -> str | None:
         """What a cell says of a workflow's schedule; None where it has none."""
@@ -143,7 +156,7 @@ class Schedules:
             if schedule.catch_up:
                 self._create(schedule, missed)
             else:
-                self._engine.store.save_setting(PREFIX + workflow.name, schedule.to_text())
+                self._save(workflow.name, schedule)
         self._engine.on_loop(partial(self._arm, schedule))
 
     def _arm(self, schedule: Schedule) -> None:
@@ -179,4 +192,4 @@ class Schedules:
             return
         about = {"cron": schedule.cron, "scheduled_time": due.isoformat()}
         creating.create_scheduled(self._engine, workflow, f"{schedule.workflow}-{due:%Y%m%dT%H%MZ}", about)
-        self._engine.store.save_setting(PREFIX + schedule.workflow, schedule.to_text())
+        self._save(schedule.workflow, schedule)
