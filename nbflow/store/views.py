@@ -23,6 +23,36 @@ class AttemptView:
     error: ErrorInfo | None
 
 
+class Attempts(tuple[AttemptView, ...]):
+    """The tries of a step, oldest first; compared with a number, it is how many there were."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return len(self) == other if isinstance(other, int) else super().__eq__(other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __gt__(self, other: Any) -> bool:
+        return len(self) > other if isinstance(other, int) else super().__gt__(other)
+
+    def __ge__(self, other: Any) -> bool:
+        return len(self) >= other if isinstance(other, int) else super().__ge__(other)
+
+    def __lt__(self, other: Any) -> bool:
+        return len(self) < other if isinstance(other, int) else super().__lt__(other)
+
+    def __le__(self, other: Any) -> bool:
+        return len(self) <= other if isinstance(other, int) else super().__le__(other)
+
+    def __hash__(self) -> int:
+        return super().__hash__()
+
+    def __int__(self) -> int:
+        return len(self)
+
+
 @dataclass(frozen=True, slots=True)
 class StepView:
     """One step as it stands in the history (API.md §4).
@@ -40,7 +70,7 @@ class StepView:
     key: StepKey
     order: int
     status: StepState
-    attempts: tuple[AttemptView, ...]
+    attempts: Attempts
     started_at: datetime
     ended_at: datetime | None
     due_at: datetime | None
@@ -126,7 +156,7 @@ def step_view(record: StepRecord, replayed: frozenset[StepKey], load: Callable[[
         key=record.key,
         order=record.order,
         status=record.state,
-        attempts=tuple(_attempt_view(attempt) for attempt in record.attempts),
+        attempts=Attempts(_attempt_view(attempt) for attempt in record.attempts),
         started_at=record.started_at,
         ended_at=record.ended_at,
         due_at=record.due_at,

@@ -883,3 +883,21 @@ def test_a_class_that_cannot_be_made_fails_the_instance(lab):
     instance = lab.finish(lab.engine.register(Broken).create())
     assert instance.status().status is Status.ERRORED
     assert str(failure_of(instance)) == "no self"
+
+
+def test_the_attempts_of_a_step_are_listed_and_counted(lab):  # API.md §4
+    def flaky(ctx):
+        if ctx.attempt < 3:
+            raise OSError("busy")
+
+    async def run(event, step):
+        await step.do("flaky", flaky, retries={"limit": 5, "delay": 0})
+
+    instance = lab.start(run)
+    lab.finish(instance)
+    attempts = instance.step("flaky").attempts
+    assert [attempt.number for attempt in attempts] == [1, 2, 3]
+    assert attempts == 3
+    assert 2 < attempts <= 3
+    assert attempts != 2
+    assert int(attempts) == 3
