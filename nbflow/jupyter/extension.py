@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from traitlets import Any as AnyTrait
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from nbflow.engine.instance import WorkflowInstance
 
 _INSTANCE = "nbflow.engine.instance.WorkflowInstance"
+_SEVERAL = "nbflow.engine.instance.Instances"
 _ABSENT = object()
 _loaded: "Loaded | None" = None
 
@@ -61,10 +63,31 @@ class Loaded:
             self._append(shell.Completer.custom_matchers, completer(current.open_engine, magics.find_quietly))
         self._append(shell.configurables, self.settings)
         self._set_display(magics.display)
+        self._set_tables()
         self.settings.observe(magics.store_changed, "store")
         self.settings.observe(magics.notify_changed, "notify")
         self._watch_cells()
         current.set_notebook(current.Notebook(self.settings.keywords, magics.first_use, _panel))
+
+    def _set_tables(self) -> None:
+        """Several instances show as one table (API.md §4)."""
+        formatters = self.shell.display_formatter.formatters
+
+        def as_html(many: Any) -> str:
+            from nbflow.jupyter.fallback import instances_html
+
+            return instances_html([one.view() for one in many])
+
+        def as_text(many: Any, printer: Any, _cycle: bool) -> None:
+            from nbflow.jupyter.fallback import instances_text
+
+            printer.text(instances_text([one.view() for one in many]))
+
+        module, name = _SEVERAL.rsplit(".", 1)
+        for kind, show in (("text/html", as_html), ("text/plain", as_text)):
+            formatter = formatters[kind]
+            formatter.for_type_by_name(module, name, show)
+            self._undo.append(partial(_forget, formatter, module, name, show))
 
     def _watch_cells(self) -> None:
         """After each cell: what was interrupted for want of a class that this cell may have defined goes on (S17)."""
@@ -118,14 +141,15 @@ class Loaded:
         module, name = _INSTANCE.rsplit(".", 1)
         formatter.for_type_by_name(module, name, display)
 
-        def undo() -> None:
-            key = (module, name)
-            if formatter.deferred_printers.get(key) is display:
-                del formatter.deferred_printers[key]
-            for cls in [cls for cls, printer in formatter.type_printers.items() if printer is display]:
-                del formatter.type_printers[cls]
+        self._undo.append(lambda: _forget(formatter, module, name, display))
 
-        self._undo.append(undo)
+
+def _forget(formatter: Any, module: str, name: str, shown_by: Callable[..., Any]) -> None:
+    """Take a printer out again, where it is still ours."""
+    if formatter.deferred_printers.get((module, name)) is shown_by:
+        del formatter.deferred_printers[module, name]
+    for cls in [cls for cls, printer in formatter.type_printers.items() if printer is shown_by]:
+        del formatter.type_printers[cls]
 
 
 def load_ipython_extension(shell: Any) -> None:

@@ -397,3 +397,17 @@ def test_a_scheduled_cell_starts_nothing_and_says_when_it_will(shared):  # S59
     assert "0 6 * * *" in listed
     shared.run("%workflow unschedule Scheduled", ok=True)
     assert shared.run("%workflow schedules", ok=True).stdout.strip() == "no schedules"
+
+
+def test_several_instances_show_as_one_table(shared):  # API.md §4
+    source = GOOD.replace("Good", "Several")
+    shared.run("%%workflow --define\n" + source, ok=True)
+    shown = shared.run(
+        "many = nbflow.current_engine().workflow('Several').create_batch([{'id': 'sev-a'}, {'id': 'sev-b'}])\n"
+        "many.wait(10)\nmany",
+        ok=True,
+    ).result
+    assert "<table" in shown["text/html"]
+    assert "sev-a" in shown["text/html"]
+    assert "sev-b" in shown["text/plain"]
+    assert "WorkflowInstance" not in shown["text/plain"]
