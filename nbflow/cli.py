@@ -33,9 +33,13 @@ class Shell:
     as_json: bool
 
     def engine(self, notebook: str = "") -> "Engine":
-        """An engine of this process on the store."""
+        """An engine of this process on the store; only `run` makes one where there is none."""
         from nbflow.engine.engine import Engine
 
+        path = Path(self.store or Path(".nbflow", "history.duckdb"))
+        if not notebook and str(path) != ":memory:" and not path.exists():
+            message = f"no history at {str(path.absolute())!r}; go to the folder of the notebook, or say --store PATH"
+            raise UsageError(message)
         return Engine(self.store, notebook=notebook)
 
     def say(self, answer: Answer) -> None:

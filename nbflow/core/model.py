@@ -157,6 +157,8 @@ class StepKey(msgspec.Struct, frozen=True, order=True):
 
     def __str__(self) -> str:
         text = self.name if self.count == 1 else f"{self.name}#{self.count}"
+        if self.type is StepType.ROLLBACK:
+            return f"undo {text}"
         return text if self.key is None else f"{text}[{self.key}]"
 
 

@@ -85,6 +85,12 @@ class StepCall(Coroutine[Any, Any, Any]):
         self._started = True
         return self._coroutine.throw(*error)
 
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith(("_", "cr_", "gi_")):  # what asyncio and inspect look for in coroutines of Python's own
+            raise AttributeError(name)
+        msg = f"{name!r} was asked of the call of step {str(self._call.key)!r}, not of its result: `await` it first"
+        raise AttributeError(msg)
+
     def close(self) -> None:
         """Close (coroutine protocol); the step goes on."""
         self._coroutine.close()

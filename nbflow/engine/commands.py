@@ -191,8 +191,11 @@ def _delete(engine: "Engine", call: Call) -> Answer:
 
 def _send_event(_engine: "Engine", call: Call) -> Answer:
     instance = call.the_instance()
-    instance.send_event(call.words["TYPE"], call.words.get("PAYLOAD"))
-    return Answer(f"sent {call.words['TYPE']!r} to {instance.id!r}")
+    event_type = call.words["TYPE"]
+    wanted = sorted({wait.event_type or "" for wait in instance.view().waits})
+    instance.send_event(event_type, call.words.get("PAYLOAD"))
+    kept = f"; it waits for {listed(wanted)}, this one is kept" if wanted and event_type not in wanted else ""
+    return Answer(f"sent {event_type!r} to {instance.id!r}{kept}")
 
 
 def _history(_engine: "Engine", call: Call) -> Answer:

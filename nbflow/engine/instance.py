@@ -100,7 +100,9 @@ class WorkflowInstance:
     def _failure(self, status: Status, record: dict[str, Any]) -> InstanceFailedError:
         if status is Status.TERMINATED:
             return InstanceFailedError(f"instance {self.id!r} was terminated")
-        error = InstanceFailedError(f"instance {self.id!r} errored: {record.get('type')}: {record.get('message')}")
+        where = "".join(f" ({note})" for note in record.get("notes", ())[-1:])
+        msg = f"instance {self.id!r} errored: {record.get('type')}: {record.get('message')}{where}; correct it and resume it"
+        error = InstanceFailedError(msg)
         error.__cause__ = failures.decode_error(record, step="", attempts=0)
         return error
 
@@ -223,7 +225,10 @@ class WorkflowInstance:
         control.retry_now(self._engine, self)
 
     def restart(self, from_step: Any = None, by: str | None = None) -> None:
-        """Run all steps again, or the named one and what started after it (S44).
+        """Run all steps again, or the named one and what started after it.
+
+        Without *from_step* the events sent so far are dropped. With it they stay, and one that a dropped wait had taken is
+        there to be taken again: the wait gets the same answer. Nobody is asked twice.
 
         Args:
             from_step: a name, (name, count), {"name", "count", "type"} or a StepView.

@@ -37,6 +37,7 @@ _HINTS = {
     "collections.defaultdict": "return dict(value)",
     "builtins.generator": "return list(value)",
     "builtins.coroutine": "await it and return what it gives",
+    "nbflow.engine.calls.StepCall": "await it: this is the call of a step, not its result",
     "builtins.memoryview": "return bytes(value)",
     "numpy.ma.MaskedArray": "return value.filled() or its data and mask",
     "numpy.matrix": "return numpy.asarray(value)",

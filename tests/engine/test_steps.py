@@ -901,3 +901,14 @@ def test_the_attempts_of_a_step_are_listed_and_counted(lab):  # API.md §4
     assert 2 < attempts <= 3
     assert attempts != 2
     assert int(attempts) == 3
+
+
+def test_a_forgotten_await_is_told(lab):
+    async def returns_it(event, step):
+        return step.do("a", lambda: 1)
+
+    async def uses_it(event, step):
+        return step.do("a", lambda: 1).payload
+
+    assert "await it" in str(failure_of(lab.run(returns_it)))
+    assert "`await` it first" in str(failure_of(lab.run(uses_it)))

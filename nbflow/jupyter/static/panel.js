@@ -204,8 +204,9 @@ export function stepTime(row, now) {
 
 /** @param {StepKey} key */
 export function stepName(key) {
-  const [, name, count, item] = key;
-  const text = count > 1 ? `${name} #${count}` : name;
+  const [type, name, count, item] = key;
+  const known = count > 1 ? `${name} #${count}` : name;
+  const text = type === "rollback" ? `undo ${known}` : known;
   return item === null || item === undefined ? text : `${text}[${item}]`;
 }
 
