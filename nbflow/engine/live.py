@@ -331,9 +331,10 @@ class LiveInstance:
         return match(self.history, (wait for wait in self.waits.values() if wait.call.key in activation.calls))
 
     def events_changed(self) -> None:
-        """An event has come: the activation looks at its next quiet moment."""
+        """An event has come: an activation that waits for one of its type looks at its next quiet moment."""
         if self.activation is not None:
-            self.activation.on_quiet()
+            if any(self.history.buffered(wait.event_type) for wait in tuple(self.waits.values())):
+                self.activation.on_quiet()
         elif self.rest.hibernating and status_of(self.history) is Status.RUNNING:
             self.rest.wake()
 
