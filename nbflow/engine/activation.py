@@ -24,6 +24,7 @@ from nbflow.engine.outputs import full_record, is_artifact, reference
 from nbflow.engine.scope import Scope
 from nbflow.errors import StopSignal, UndecodableError, UsageError
 from nbflow.values import codec, failures
+from nbflow.values.nodes import type_name
 
 if TYPE_CHECKING:
     from nbflow.engine.live import LiveInstance
@@ -248,6 +249,16 @@ class Activation(Scope):
     # -- turns --------------------------------------------------------------------------------------------------------
 
     def _turn(self) -> None:
+        try:
+            self._take_turn()
+        except BaseException as wrong:  # noqa: BLE001 - an object of the user's that raises when it is looked at
+            msg = f"the engine could not go on with what `run` gave it: looking at it raised {type_name(type(wrong))}"
+            log.error("%s: %s", self.live.name, msg)
+            if not self.over or self.live.activation is self:
+                self.over = True
+                self.live.fail(self, UsageError(msg))
+
+    def _take_turn(self) -> None:
         self._turn_due = False
         if self.ready or self._decoding or self.over:
             return

@@ -5,7 +5,7 @@ Lives on the workflow loop; only the bodies themselves and the encoding of large
 
 import asyncio
 import contextvars
-import inspect
+import types
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import partial
@@ -20,10 +20,11 @@ from nbflow.engine.context import StepContext, StepName, bind, idempotency_key, 
 from nbflow.engine.delays import DelayQuestion
 from nbflow.engine.loop import ACTIVATION
 from nbflow.engine.outputs import body_of, has_references, is_light, record_bytes, with_values, withheld
-from nbflow.engine.threads import Outcome, ThreadJob, call_in
+from nbflow.engine.threads import Outcome, ThreadJob, call_in, outcome_of, run_alone
 from nbflow.engine.timers import Timer
 from nbflow.errors import NonRetryableError, NotSerialisableError, RetryAfter, StepTimeoutError, UsageError
 from nbflow.values import codec, failures
+from nbflow.values.nodes import type_name
 
 if TYPE_CHECKING:
     from nbflow.engine.scope import Scope
@@ -136,7 +137,7 @@ class Body:
     def _launch(self) -> None:
         try:
             self._start()
-        except BaseException as error:  # noqa: BLE001 - a callable may fail while it is only looked at
+        except BaseException as error:  # noqa: BLE001 - a full disk, a failing __getattr__: the attempt failed
             self._ended(self.attempt, (False, error))
 
     def _start(self) -> None:
@@ -172,14 +173,14 @@ class Body:
     async def _drive(self, attempt: int, call: Callable[[], Any]) -> None:
         try:
             value = await call()
-        except BaseException as error:  # noqa: BLE001 - SystemExit from a body fails its attempt, no more (S30)
+        except BaseException as error:  # noqa: BLE001 - a full disk, a failing __getattr__: the attempt failed
             self._ended(attempt, (False, error))
         else:
             self._ended(attempt, (True, value))
 
     def _returned(self, attempt: int, outcome: Outcome) -> None:
         """A plain body has ended; a coroutine that it gave is awaited here, under the same timeout."""
-        if not (outcome[0] and inspect.iscoroutine(outcome[1])):
+        if not (outcome[0] and type(outcome[1]) is types.CoroutineType):  # never by isinstance: it asks the object
             self._ended(attempt, outcome)
         elif attempt != self._awaited:
             outcome[1].close()
@@ -201,10 +202,10 @@ class Body:
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
-            post(self._ended, attempt, _run_alone(context, call))
+            post(self._ended, attempt, run_alone(context, call))
             return
         task = loop.create_task(call(), context=context)
-        task.add_done_callback(lambda done: post(self._ended, attempt, _outcome_of(done)))
+        task.add_done_callback(lambda done: post(self._ended, attempt, outcome_of(done)))
 
     # -- an attempt ends ----------------------------------------------------------------------------------------------
 
@@ -242,7 +243,7 @@ class Body:
         self._task = self._job = None
         succeeded, result = outcome
         if not succeeded:
-            self._failed(result)
+            self._attempt_failed(result)
         elif is_light(result):
             self._encoded(self._encode(result))
         else:
@@ -264,11 +265,20 @@ class Body:
             return
         succeeded, result = outcome
         if not succeeded:
-            self._failed(result)
+            self._attempt_failed(result)
             return
         body = self._attempt_body() | body_of(result, sensitive=self._sensitive)
         self._close()
         self.scope.ended(self._kind("finished"), self.call, body, result.data)
+
+    def _attempt_failed(self, error: BaseException) -> None:
+        """Retry or fail; an error that raises when it is looked at is replaced by one that says so."""
+        try:
+            self._failed(error)
+        except BaseException as wrong:  # noqa: BLE001 - anything that user objects raise
+            if self._running and not self._closed:
+                msg = f"an error of type {type_name(type(error))} was raised, and looking at it raised {type_name(type(wrong))}"
+                self.fail(UsageError(msg))
 
     def _failed(self, error: BaseException) -> None:
         record = self.live.history.steps.get(self.key)
@@ -377,19 +387,3 @@ def _raised_in_notebook(error: BaseException) -> bool:
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next
     return traceback is not None and traceback.tb_frame.f_globals.get("__name__") == "__main__"
-
-
-def _outcome_of(task: asyncio.Task[Any]) -> Outcome:
-    if task.cancelled():
-        return False, asyncio.CancelledError()
-    error = task.exception()
-    return (True, task.result()) if error is None else (False, error)
-
-
-def _run_alone(context: contextvars.Context, call: Callable[[], Any]) -> Outcome:
-    """Run an async body in the main thread where no loop runs: a blocking wait drains it there."""
-
-    async def main() -> Any:
-        return await call()
-
-    return call_in(context, lambda: asyncio.run(main()))

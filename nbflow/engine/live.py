@@ -251,7 +251,7 @@ class LiveInstance:
         """An error has left `run`: roll back what has a handler, then the instance is errored (S46)."""
         self.unreached = activation.unreached()
         record = failures.record_error(error)
-        if tells_of(error, activation.secrets):
+        if activation.secrets and tells_of(error, activation.secrets):
             record = withheld(record)
         if not due(self.history):
             self._end(activation, Kind.ERRORED, {"error": record, "rollback": None})

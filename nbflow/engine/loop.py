@@ -7,11 +7,14 @@ context variable, so whatever `run` starts is counted with it, and bodies, which
 
 import asyncio
 import contextvars
+import logging
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 from nbflow.errors import UsageError
+
+log = logging.getLogger("nbflow")
 
 
 class Counted(Protocol):
@@ -149,6 +152,7 @@ class LoopThread:
 
     def __init__(self, name: str) -> None:
         self.loop = CountingLoop()
+        self._ending = False
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._thread.start()
 
@@ -159,12 +163,14 @@ class LoopThread:
 
     def _main(self) -> None:
         asyncio.set_event_loop(self.loop)
-        while not self.loop.is_closed():
+        while not self._ending:
             try:
-                self.loop.run_forever()
-                break
-            except (SystemExit, KeyboardInterrupt):
-                continue  # a task of the user's raised it: it is that task's outcome, not the loop's end (S30)
+                self.loop.run_forever()  # comes back where user code stops "its" loop: the engine's goes on
+            except BaseException as error:  # noqa: BLE001 - not to be the end of the loop of all instances (S30)
+                # A task of the user's raised SystemExit, or an object of theirs fails when asyncio formats it: that is
+                # the outcome of that task.
+                if not isinstance(error, SystemExit | KeyboardInterrupt):
+                    log.error("a callback of the workflow loop failed: %s", type(error))
 
     def post(self, callback: Callable[..., object], *args: object) -> None:
         """Run *callback* on the loop soon, as the engine's own; safe from any thread, nothing after `stop`."""
@@ -204,4 +210,5 @@ class LoopThread:
         if passes:
             self.loop.call_soon(self._stop_after, passes - 1, context=self.loop.uncounted)
         else:
+            self._ending = True
             self.loop.stop()

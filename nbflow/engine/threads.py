@@ -4,8 +4,10 @@ Not `asyncio.to_thread` nor a ThreadPoolExecutor: the interpreter joins their th
 make the Restart button kill the kernel, and abandoned bodies would use the pool up.
 """
 
+import asyncio
 import collections
 import contextvars
+import os
 import queue
 import threading
 from collections.abc import Callable
@@ -28,7 +30,7 @@ def call_in(context: contextvars.Context, call: Callable[[], Any]) -> Outcome:
 class ThreadJob:
     """One call for a thread; all its fields are the loop's."""
 
-    __slots__ = ("abandoned", "call", "context", "done", "finished", "late", "started")
+    __slots__ = ("abandoned", "call", "context", "done", "finished", "late", "outcome", "started")
 
     def __init__(
         self,
@@ -41,6 +43,7 @@ class ThreadJob:
         self.abandoned = False
         self.finished = False
         self.late: Callable[[], None] | None = None
+        self.outcome: Outcome | None = None
 
 
 class BodyThreads:
@@ -118,23 +121,39 @@ class BodyThreads:
             self._inbox.put(job)
 
     def _main(self) -> None:
+        process = os.getpid()
         while (job := self._inbox.get()) is not None:
             outcome = call_in(job.context, job.call)
+            if os.getpid() != process:  # the body forked, and this is the child: it has nothing to do here (S54)
+                os._exit(_exit_code(outcome))
             abandoned = job.abandoned
-            self._thread.post(self._finish, job, outcome)
+            job.outcome = outcome  # not an argument: asyncio formats those, and user objects may raise when looked at
+            self._thread.post(self._finish, job)
             if abandoned:
                 return  # another thread has taken this one's place
             del job, outcome
 
-    def _finish(self, job: ThreadJob, outcome: Outcome) -> None:
+    def _finish(self, job: ThreadJob) -> None:
+        outcome, job.outcome = job.outcome, None
         job.finished = True
+        assert outcome is not None
         if job.abandoned:
             if job.late is not None:
                 job.late()
             return
         self._busy -= 1
-        job.done(outcome)
-        self._dispatch()
+        try:
+            job.done(outcome)
+        finally:
+            self._dispatch()
+
+
+def _exit_code(outcome: Outcome) -> int:
+    """How a forked child ends: as its body said."""
+    if outcome[0]:
+        return 0
+    code = getattr(outcome[1], "code", 1) if type(outcome[1]) is SystemExit else 1
+    return code if type(code) is int else int(code is not None)
 
 
 class MainQueue:
@@ -189,3 +208,20 @@ class MainQueue:
         if self._drainers:
             with self._ready:
                 self._ready.notify_all()
+
+
+def outcome_of(task: asyncio.Task[Any]) -> Outcome:
+    """How a task that is done ended."""
+    if task.cancelled():
+        return False, asyncio.CancelledError()
+    error = task.exception()
+    return (True, task.result()) if error is None else (False, error)
+
+
+def run_alone(context: contextvars.Context, call: Callable[[], Any]) -> Outcome:
+    """Run an async body in the main thread where no loop runs: a blocking wait drains it there."""
+
+    async def main() -> Any:
+        return await call()
+
+    return call_in(context, lambda: asyncio.run(main()))

@@ -21,6 +21,7 @@ from nbflow.values.nodes import (
     LARGEST,
     MAX_BYTES,
     MAX_DEPTH,
+    MAX_PARTS,
     SMALLEST,
     NoForm,
     Reader,
@@ -31,6 +32,7 @@ from nbflow.values.nodes import (
     form,
     forms,
     too_large,
+    too_many_parts,
     type_name,
 )
 
@@ -59,7 +61,14 @@ class Encoded(msgspec.Struct, frozen=True, gc=False):
     preview: dict[str, Any]
 
 
-def encode(value: Any, files: ArtifactFolder | None, *, allow_pickle: bool = False, with_preview: bool = True) -> Encoded:
+def encode(
+    value: Any,
+    files: ArtifactFolder | None,
+    *,
+    allow_pickle: bool = False,
+    with_preview: bool = True,
+    parts: int = MAX_PARTS,
+) -> Encoded:
     """Turn a value into what the history holds.
 
     Args:
@@ -67,13 +76,14 @@ def encode(value: Any, files: ArtifactFolder | None, *, allow_pickle: bool = Fal
         files: the instance's artefact folder; None keeps tables, arrays and large values inside the data.
         allow_pickle: pickle what has no codec instead of refusing it.
         with_preview: make the preview, too.
+        parts: containers that the value may have, shared ones counted each time.
 
     Raises:
         NotSerialisableError: it would not come back exactly; names the type and the path inside the value (S31).
     """
     cls = type(value)
     try:
-        if cls is str or ((cls is dict or cls is list) and _plain(value, MAX_DEPTH)):
+        if cls is str or ((cls is dict or cls is list) and _plain(value, MAX_DEPTH, [parts])):
             data = b"j" + _to_json(value)
             preview = previews.of_json(value, data) if with_preview else {}
             if len(data) <= INLINE_LIMIT:
@@ -83,10 +93,12 @@ def encode(value: Any, files: ArtifactFolder | None, *, allow_pickle: bool = Fal
             data = b"j" + _to_json(value)
             name = "None" if value is None else cls.__name__
             return Encoded(data, name, None, None, previews.of_atom(data) if with_preview else {})
+    except Refused as refused:
+        raise refused.error() from None
     except (UnicodeEncodeError, RecursionError):
         pass  # lone surrogates; a structure for which the tagged way has the better error
     try:
-        return _encode_tagged(value, Writer(files, allow_pickle=allow_pickle), with_preview=with_preview)
+        return _encode_tagged(value, Writer(files, allow_pickle=allow_pickle, parts=parts), with_preview=with_preview)
     except Refused as refused:
         raise refused.error() from refused.__cause__
     except RecursionError:
@@ -271,8 +283,11 @@ def _fits(value: int) -> bool:
     return SMALLEST <= value <= LARGEST
 
 
-def _plain(value: Any, depth: int) -> bool:
-    """Whether JSON gives exactly this list or dict back."""
+def _plain(value: Any, depth: int, left: list[int]) -> bool:
+    """Whether JSON gives exactly this list or dict back; *left* counts down the containers that it may have."""
+    left[0] -= 1
+    if left[0] < 0:
+        raise too_many_parts(type_name(type(value)))
     if type(value) is dict:
         for key in value:
             if type(key) is not str:
@@ -290,7 +305,7 @@ def _plain(value: Any, depth: int) -> bool:
         elif cls is float:
             if item - item != 0.0:  # inf and nan
                 return False
-        elif (cls is not list and cls is not dict) or depth <= 1 or not _plain(item, depth - 1):
+        elif (cls is not list and cls is not dict) or depth <= 1 or not _plain(item, depth - 1, left):
             return False
     return True
 

@@ -16,10 +16,10 @@ from typing import Any
 import msgspec
 
 from nbflow import errors
-from nbflow.errors import NotSerialisableError, StepError, UndecodableError
+from nbflow.errors import StepError, UndecodableError
 from nbflow.values.classes import class_reference, find_class
 from nbflow.values.codec import decode, encode
-from nbflow.values.nodes import type_name
+from nbflow.values.nodes import own_names, type_name
 
 Record = dict[str, Any]
 
@@ -29,6 +29,7 @@ _COPY = "__nbflow_copy__"
 _OURS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 _DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 # what BaseException itself holds is recorded by name; characters_written is an OSError's count for non-blocking writes
+_PARTS = 20_000  # containers in one attribute: errors are recorded on the workflow loop
 _NOT_ATTRIBUTES = frozenset({"__notes__", "__dict__", "__weakref__", "args", "exceptions", "message", "characters_written"})
 _STOPS = (StopIteration, StopAsyncIteration)
 
@@ -46,7 +47,7 @@ def record_error(error: BaseException) -> Record:
     """
     try:
         record = _record(error, _CHAIN, set())
-    except Exception:  # noqa: BLE001 - a class that fails at every touch is still recorded, by name and text
+    except BaseException:  # noqa: BLE001 - a class that fails at every touch is still recorded, by name and text
         record = _bare_record(error)
     if _size(record) > LIMIT:
         _shorten(record, 1_000)
@@ -75,7 +76,8 @@ def _size(record: Record) -> int:
 
 def _bare_record(error: BaseException) -> Record:
     cls = type(error)
-    names: Record = {"type": str(cls.__name__), "module": str(cls.__module__), "qualname": str(cls.__qualname__)}
+    module, qualname, name = own_names(cls)
+    names: Record = {"type": name, "module": module, "qualname": qualname}
     texts: Record = {"message": _message(error), "traceback": _stack(error)}
     return {**names, **texts, "frames": [], "notes": [], "attributes": {}, "lost": ["args"]}
 
@@ -92,10 +94,11 @@ def _shorten(record: Record, limit: int) -> None:
 def _record(error: BaseException, depth: int, seen: set[int]) -> Record:
     seen.add(id(error))
     cls = type(error)
+    module, qualname, name = own_names(cls)
     record: Record = {
-        "type": str(cls.__name__),
-        "module": str(cls.__module__),
-        "qualname": str(cls.__qualname__),
+        "type": name,
+        "module": module,
+        "qualname": qualname,
         "message": _message(error),
         "frames": _frames(error),
         "notes": _notes(error),
@@ -157,7 +160,7 @@ def _frames(error: BaseException) -> list[Record]:
 def _file_name(file: str) -> str:
     try:
         return str(name_file(file))
-    except Exception:  # noqa: BLE001 - a traceback with the plain name is better than none
+    except Exception:  # noqa: BLE001 - then it is made without it
         return file
 
 
@@ -233,10 +236,8 @@ def _copied(error: BaseException) -> tuple[dict[str, Any], list[str]]:
 
 def _stored(value: Any, limit: int = _ATTRIBUTE) -> str | None:
     try:
-        data = encode(value, None, with_preview=False).data
-    except NotSerialisableError:
-        return None
-    except Exception:  # noqa: BLE001 - objects that change or fail while they are looked at are lost, not fatal
+        data = encode(value, None, with_preview=False, parts=_PARTS).data
+    except BaseException:  # noqa: BLE001 - objects that fail or change while they are looked at are lost, not fatal
         return None
     return data.decode() if len(data) <= limit else None
 

@@ -33,6 +33,9 @@ FORMS: dict[str, Form] = {}
 FINDERS: list[Callable[[type], Encoder | None]] = []
 
 _WORD = re.compile(r"[^\W\d]\w*")
+# Containers in one value. [x, x] of itself forty times over is small in memory and endless on paper.
+MAX_PARTS = 5_000_000
+
 _HINTS = {
     "collections.defaultdict": "return dict(value)",
     "builtins.generator": "return list(value)",
@@ -72,10 +75,11 @@ class Writer:
         allow_pickle: the user's switch.
     """
 
-    __slots__ = ("_open", "allow_pickle", "files")
+    __slots__ = ("_open", "_parts", "allow_pickle", "files")
 
-    def __init__(self, files: ArtifactFolder | None, *, allow_pickle: bool = False) -> None:
+    def __init__(self, files: ArtifactFolder | None, *, allow_pickle: bool = False, parts: int = MAX_PARTS) -> None:
         self.files = files
+        self._parts = parts
         self.allow_pickle = allow_pickle
         self._open: set[int] = set()
 
@@ -94,6 +98,9 @@ class Writer:
                 f"it lies deeper than {MAX_DEPTH} levels",
                 "return a flat form, such as a list of links",
             )
+        self._parts -= 1
+        if self._parts < 0:
+            raise too_many_parts(type_name(cls))
         self._open.add(identity)
         try:
             return encoder(self, value)
@@ -246,9 +253,15 @@ def key_piece(key: Hashable) -> str:
     return f"[<{type_name(type(key))}>]"
 
 
+def own_names(cls: type) -> tuple[str, str, str]:
+    """Module, qualified name and name of a class, past whatever its metaclass does when it is asked."""
+    module, qualname, name = (type.__getattribute__(cls, part) for part in ("__module__", "__qualname__", "__name__"))
+    return str(module), str(qualname), str(name)
+
+
 def type_name(cls: type) -> str:
     """A class's name for people: `int`, `Doc`, `pandas.DataFrame`."""
-    module, name = str(cls.__module__), str(cls.__qualname__)
+    module, name, _ = own_names(cls)
     if module in ("builtins", "__main__"):
         return name
     root = module.partition(".")[0]
@@ -267,6 +280,11 @@ def refusal(cls: type) -> Refused:
     why = f"it is a subclass of '{type_name(base)}', which would come back" if base else "values of this type have no codec"
     advice = f"{STORE_IT}, or add the type by nbflow.register_codec"
     return Refused(name, why, f"{hint}, or {advice}" if hint else advice)
+
+
+def too_many_parts(subject: str) -> Refused:
+    """A value of which so much is in it, or is in it so many times over, that writing it down would not end."""
+    return Refused(subject, "it has too many parts, counted as often as they are shared", "return a table, or each part once")
 
 
 def too_large(subject: str, size: int) -> Refused:
