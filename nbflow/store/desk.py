@@ -77,10 +77,16 @@ def put(file: Path, place_of: Path) -> None:
     sync_folder(place_of.parent)
 
 
-def bury(folder: Path, engine: str) -> None:
-    """Remove a journal that is in the file for good: its segments first, its lock last."""
+def bury(folder: Path, engine: str, *, damaged: bool = False) -> None:
+    """Remove a journal that is in the file for good: its segments first, its lock last.
+
+    What is left of a damaged one is kept under another name: it is evidence, and somebody may have the rest.
+    """
     for segment in segments.segments(folder, engine):
-        segment.path.unlink(missing_ok=True)
+        if damaged:
+            segment.path.rename(free_name(segment.path.with_name(f"{segment.path.name}.damaged")))
+        else:
+            segment.path.unlink(missing_ok=True)
     for failed in folder.glob(f"{engine}.*.failed"):
         failed.unlink(missing_ok=True)
     (folder / f"{engine}{LIFE}").unlink(missing_ok=True)

@@ -93,7 +93,7 @@ class Session:
         if self._whole and desk.journal is not None:
             desk.journal.remove_until(self._own_before)
         for engine, descriptor in self._buried.items():
-            desks.bury(desk.layout.journal, engine)
+            desks.bury(desk.layout.journal, engine, damaged=engine in self._lost)
             if descriptor is not None:
                 os.close(descriptor)
         self._buried = {}
@@ -250,10 +250,12 @@ class Session:
     def _compare(self, engine: str, *, locked: bool) -> None:
         position, closed = self._positions.get(engine, (-1, False))
         folder = self._desk.layout.journal
-        if closed or (locked and 0 <= position <= segments.journal_end(folder, engine)):
+        end = segments.journal_end(folder, engine)
+        if closed or (locked and 0 <= position <= end):
             return
+        kept = f"; what is left of it stays in {str(folder)!r}, its name ending in .damaged" if end > 0 else ""
         self._lost[engine] = (
-            f"the journal of engine {engine} is missing or cut: what it recorded in its last second may be lost"
+            f"the journal of engine {engine} is missing or cut: what it recorded in its last second may be lost{kept}"
         )
 
     def bury(self, engine: str) -> bool | None:

@@ -284,7 +284,10 @@ def test_a_journal_cut_below_what_was_loaded_is_reported(file, opened):
     path.write_bytes(path.read_bytes()[:500])
     store = opened()
     assert len(store.read(1)) == 102
-    assert [w for w in store.warnings if engine in w and "missing or cut" in w]
+    assert [w for w in store.warnings if engine in w and "missing or cut" in w and ".damaged" in w]
+    kept = path.with_name(f"{path.name}.damaged")  # nothing of it is thrown away
+    assert kept.stat().st_size == 500
+    assert not path.exists()
 
 
 def test_a_missing_middle_file_is_an_error_that_names_it(file, opened):
