@@ -26,6 +26,7 @@ from nbflow.engine.schedules import Schedules
 from nbflow.engine.slots import Slots, Waiting
 from nbflow.engine.threads import BodyThreads, MainQueue
 from nbflow.engine.timers import EngineTime, Timers
+from nbflow.engine.watch import LoopWatch
 from nbflow.errors import InvalidStatusError, StoreError
 from nbflow.store.base import Store
 from nbflow.store.feed import Feed
@@ -83,6 +84,7 @@ class Engine:
         self.main_queue = MainQueue()
         self.thread = LoopThread(f"nbflow-loop-{self.engine_id[:6]}")
         self.loop = self.thread.loop
+        self.watch = LoopWatch(self.thread)
         self.timers = Timers(self.thread, self.clock)
         self.threads = BodyThreads(self.thread, max_threads, "nbflow-body")
         self.ends = Ends(self)
@@ -342,6 +344,7 @@ class Engine:
                 return
             self.closing = self.closed = True
         self.clock.unsubscribe(self.time)
+        self.watch.end()
         if not self.thread.here:
             self._wind_down(timeout)
         self.threads.close()

@@ -208,6 +208,7 @@ class LiveInstance:
             self.record(Kind.ACTIVATED, None, {"code_hash": workflow.code_hash, "number": head.activation + 1})
             self.engine.store.write()  # recorded before `run` is called: the death of the process cannot lose it (S53)
         self.activation = activation
+        self.engine.watch.begin()
         activation.start(self._context.copy())
 
     def _fail_as_interrupted(self) -> None:

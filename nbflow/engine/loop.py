@@ -157,6 +157,11 @@ class LoopThread:
         self._thread.start()
 
     @property
+    def ident(self) -> int:
+        """The thread's identity, as `sys._current_frames` has it."""
+        return self._thread.ident or 0
+
+    @property
     def here(self) -> bool:
         """Whether the caller is on the workflow loop's thread."""
         return threading.get_ident() == self._thread.ident

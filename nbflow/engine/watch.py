@@ -1,0 +1,71 @@
+"""Notice user code that holds the workflow loop, and name it: everything else of the engine waits behind it (S55)."""
+
+import logging
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+
+from nbflow.engine.loop import LoopThread
+from nbflow.values import failures
+
+log = logging.getLogger("nbflow")
+
+LIMIT = 1.0  # seconds
+_OURS = str(Path(__file__).parent.parent)
+
+
+class LoopWatch:
+    """A thread that asks the loop for a sign of life, from the first activation to the engine's end.
+
+    Attributes:
+        held: what holds the loop now, None while it answers.
+    """
+
+    def __init__(self, thread: LoopThread) -> None:
+        self.held: str | None = None
+        self._loop_thread = thread
+        self._ended = threading.Event()
+        self._lock = threading.Lock()
+        self._watching = False
+
+    def begin(self) -> None:
+        """Watch from now on."""
+        with self._lock:
+            if not self._watching and not self._ended.is_set():
+                self._watching = True
+                threading.Thread(target=self._main, name="nbflow-watch", daemon=True).start()
+
+    def end(self) -> None:
+        """Watch no more."""
+        self._ended.set()
+
+    def _main(self) -> None:
+        while not self._ended.wait(LIMIT):
+            answered = threading.Event()
+            self._loop_thread.post(answered.set)
+            if answered.wait(LIMIT) or self._ended.is_set():
+                continue
+            self.held = where = self._innermost()
+            log.warning("the workflow loop has been held for over a second by %s; make it a plain def", where)
+            while not answered.wait(LIMIT) and not self._ended.is_set():
+                self.held = self._innermost()
+            self.held = None
+
+    def _innermost(self) -> str:
+        """The innermost frame of user code on the loop's thread."""
+        frame: FrameType | None = sys._current_frames().get(self._loop_thread.ident)  # noqa: SLF001 - the way to see it
+        innermost = frame
+        while frame is not None and _is_library(frame):
+            frame = frame.f_back
+        frame = frame or innermost
+        if frame is None:
+            return "code that is not Python's"
+        return f"{frame.f_code.co_qualname} ({failures.name_file(frame.f_code.co_filename)}, line {frame.f_lineno})"
+
+
+def _is_library(frame: FrameType) -> bool:
+    file = frame.f_code.co_filename
+    return (
+        file.startswith((_OURS, "<frozen")) or "site-packages" in file or f"{sys.prefix}/lib" in file or "/lib/python" in file
+    )
