@@ -84,7 +84,7 @@ class Engine:
         self.main_queue = MainQueue()
         self.thread = LoopThread(f"nbflow-loop-{self.engine_id[:6]}")
         self.loop = self.thread.loop
-        self.watch = LoopWatch(self.thread)
+        self.watch = LoopWatch(self.thread, self._show_all)
         self.timers = Timers(self.thread, self.clock)
         self.threads = BodyThreads(self.thread, max_threads, "nbflow-body")
         self.ends = Ends(self)
@@ -298,6 +298,10 @@ class Engine:
             return
         for launch in launches:
             launch()
+
+    def _show_all(self) -> None:
+        for created_seq in tuple(self.live):
+            self.feed.publish(created_seq)
 
     def look(self, then: Callable[[], None]) -> None:
         """Look at what other processes wrote, then *then*, on the loop."""

@@ -166,9 +166,8 @@ class LiveInstance:
     def view(self) -> InstanceView:
         """The instance at a glance."""
         with self.lock:
-            return instance_view(
-                self.history, here=not self.lost, owner_alive=True, status=self.status(), unreached=self.unreached
-            )
+            here, status, held = not self.lost, self.status(), self.engine.watch.held
+            return instance_view(self.history, here=here, owner_alive=True, status=status, unreached=self.unreached, held=held)
 
     # -- activations --------------------------------------------------------------------------------------------------
 

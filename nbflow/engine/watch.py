@@ -3,6 +3,7 @@
 import logging
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
@@ -19,11 +20,12 @@ class LoopWatch:
     """A thread that asks the loop for a sign of life, from the first activation to the engine's end.
 
     Attributes:
-        held: what holds the loop now, None while it answers.
+        held: what holds the loop now, None while it answers; *tell* is called when it changes.
     """
 
-    def __init__(self, thread: LoopThread) -> None:
+    def __init__(self, thread: LoopThread, tell: Callable[[], None]) -> None:
         self.held: str | None = None
+        self._tell = tell
         self._loop_thread = thread
         self._ended = threading.Event()
         self._lock = threading.Lock()
@@ -48,9 +50,11 @@ class LoopWatch:
                 continue
             self.held = where = self._innermost()
             log.warning("the workflow loop has been held for over a second by %s; make it a plain def", where)
+            self._tell()
             while not answered.wait(LIMIT) and not self._ended.is_set():
                 self.held = self._innermost()
             self.held = None
+            self._tell()
 
     def _innermost(self) -> str:
         """The innermost frame of user code on the loop's thread."""

@@ -58,6 +58,7 @@ def head_json(view: InstanceView) -> dict[str, Any]:
         "unreached": len(view.unreached),
         "sleeping": sleeping,
         "interrupted": None if view.interrupted is None else words.first_line(view.interrupted, 120),
+        "held": None if view.held is None else words.first_line(view.held, 120),
         "error": error,
         "version": view.version,
     }

@@ -117,6 +117,7 @@ class InstanceView:
         from_history: steps that had ended before the present activation began.
         waits: open waits for events, in order.
         version: rises with each entry folded in.
+        held: what holds the workflow loop now, so that nothing of this instance goes on (S55).
     """
 
     workflow: str
@@ -146,6 +147,7 @@ class InstanceView:
     interrupted: str | None
     code_hash: str
     version: int
+    held: str | None = None
 
 
 def step_view(record: StepRecord, replayed: frozenset[StepKey], load: Callable[[], object] | None = None) -> StepView:
@@ -182,6 +184,7 @@ def instance_view(
     owner_alive: bool | None = None,
     status: Status | None = None,
     unreached: tuple[StepKey, ...] = (),
+    held: str | None = None,
 ) -> InstanceView:
     """The view of an instance; *status* is what its engine knows better than the entries do (S5)."""
     head = history.head
@@ -220,4 +223,5 @@ def instance_view(
         interrupted=head.interrupted,
         code_hash=head.code_hash,
         version=history.version,
+        held=held,
     )
