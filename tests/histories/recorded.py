@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nbflow.core.history import History, status_of
-from nbflow.core.model import Entry, Kind
+from nbflow.core.model import Entry, Kind, StepKey, StepType
 from nbflow.store.memory import MemoryStore
 from nbflow.testing import ManualClock
 from tests.engine.conftest import Lab
@@ -118,6 +118,11 @@ def histories(entries: Iterable[Entry]) -> dict[int, History]:
     return {seq: History(its) for seq, its in by_instance.items()}
 
 
+def known_by(key: StepKey) -> str:
+    """A step's key as these files write it, whatever displays call it."""
+    return f"{key.type} {StepKey(StepType.DO, key.name, key.count, key.key)}"
+
+
 def summary(history: History) -> dict[str, Any]:
     """What a history says, in a form that outlives the fold's own."""
     head = history.head
@@ -131,7 +136,7 @@ def summary(history: History) -> dict[str, Any]:
         "deaths": head.deaths,
         "steps": [
             {
-                "key": f"{step.key.type} {step.key}",
+                "key": known_by(step.key),
                 "state": str(step.state),
                 "order": step.order,
                 "attempts": [str(attempt.state) for attempt in step.attempts],
@@ -142,7 +147,7 @@ def summary(history: History) -> dict[str, Any]:
             }
             for step in history.steps.values()
         ],
-        "delivered": [f"{key.type} {key}" for key in history.delivered],
+        "delivered": [known_by(key) for key in history.delivered],
         "events": [
             [event.type, event.taken_by and str(event.taken_by), event.set_aside is not None]
             for event in history.events.values()
