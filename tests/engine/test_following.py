@@ -66,3 +66,22 @@ def test_retention_deletes_what_ended_long_ago_and_nothing_unfinished():
     with Engine(clock=clock, store=store, retention="30 days") as engine:
         assert [one.id for one in engine.list()] == ["open"]
     close()
+
+
+def test_follow_works_from_another_engine_on_the_same_file(tmp_path):
+    with Engine(tmp_path / "h.duckdb") as runs, Engine(tmp_path / "h.duckdb") as watches:
+        instance = runs.register(Asks).create(id="one")
+        instance.wait(10)
+
+        async def main():
+            seen = []
+            async for entry in watches.get("one").follow():
+                seen.append(entry.kind)
+                if entry.kind is Kind.WAIT_STARTED:
+                    watches.get("one").send_event("go")
+            return seen
+
+        seen = asyncio.run(asyncio.wait_for(main(), 20))
+        assert seen[0] is Kind.CREATED
+        assert Kind.WAIT_FINISHED in seen
+        assert seen[-1] is Kind.COMPLETED
