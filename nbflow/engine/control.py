@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from nbflow import ids
 from nbflow.core import names
 from nbflow.core.history import Head, History
-from nbflow.core.model import FINISHED, Entry, Kind, Status, StepKey, StepState
+from nbflow.core.model import FINISHED, Kind, Status, StepKey, StepState
 from nbflow.core.rollback import due, earliest_undone
 from nbflow.engine.calls import noted
 from nbflow.engine.live import LiveInstance
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nbflow.engine.engine import Engine
     from nbflow.engine.instance import WorkflowInstance
 
-Decide = Callable[[Head, Callable[[], list[Entry]]], Sequence[Decision]]
+Decide = Callable[[Head, Callable[[], History]], Sequence[Decision]]
 
 
 def who(by: str | None) -> str:
@@ -58,7 +58,7 @@ def pause(engine: "Engine", instance: "WorkflowInstance", by: str | None) -> Non
         engine.on_loop(live.begin_pause)
         return
 
-    def decide(head: Head, _read: Callable[[], list[Entry]]) -> Sequence[Decision]:
+    def decide(head: Head, _read: Callable[[], History]) -> Sequence[Decision]:
         if head.status not in pausable:
             return []
         runs = head.owner is not None and engine.store.alive(head.owner) is not False
@@ -76,7 +76,7 @@ def resume(engine: "Engine", instance: "WorkflowInstance", by: str | None) -> No
         head = engine.store.head(instance.created_seq)
         runs = head is not None and head.owner is not None and engine.store.alive(head.owner) is not False
         if runs or engine.registry.find(instance.workflow_name) is None:
-            _command(engine, instance, lambda head, read: _resumption(engine, head, by, History(read())))
+            _command(engine, instance, lambda head, read: _resumption(engine, head, by, read()))
             return
         live = engine.adopt(instance.created_seq, "resume")
         if live is None:
@@ -125,11 +125,11 @@ def terminate(engine: "Engine", instance: "WorkflowInstance", *, rollback: bool,
     """See `WorkflowInstance.terminate`."""
     body: dict[str, Any] = {"by": who(by)}
 
-    def decide(head: Head, read: Callable[[], list[Entry]]) -> Sequence[Decision]:
+    def decide(head: Head, read: Callable[[], History]) -> Sequence[Decision]:
         if head.finished:
             msg = f"instance {instance.id!r} is {head.status} and cannot be terminated; only an unfinished one can"
             raise InvalidStatusError(msg)
-        if rollback and due(History(read())):
+        if rollback and due(read()):
             return [(Kind.ROLLING_BACK, body | {"error": None, "terminate": True}, None)]
         return [(Kind.TERMINATED, body, None)]
 
@@ -144,10 +144,10 @@ def restart(engine: "Engine", instance: "WorkflowInstance", from_step: Any, by: 
     """See `WorkflowInstance.restart`."""
     body: dict[str, Any] = {"by": who(by)}
 
-    def decide(_head: Head, read: Callable[[], list[Entry]]) -> Sequence[Decision]:
+    def decide(_head: Head, read: Callable[[], History]) -> Sequence[Decision]:
         if from_step is None:
             return [(Kind.RESTARTED, body, None)]
-        history = History(read())
+        history = read()
         order = find_step(history, from_step, instance.id).order
         undone = earliest_undone(history)
         if undone is not None and order > undone:
@@ -180,7 +180,7 @@ def _fence(engine: "Engine", instance: "WorkflowInstance", decide: Decide, *, ag
         _command(engine, instance, decide)
         return
     with live.lock:
-        decisions = decide(live.history.head, lambda: engine.store.read(instance.created_seq))
+        decisions = decide(live.history.head, lambda: live.history)  # never the file: the loop waits for this lock
         activation = live.detach()
         for kind, body, _ in decisions:
             live.record(kind, None, body, acked=noted)
@@ -199,9 +199,9 @@ def send_event(engine: "Engine", instance: "WorkflowInstance", type_: str, paylo
             msg = f"instance {instance.id!r} is {head.status} and takes no more events; send to one that is unfinished (S38)"
             raise InvalidStatusError(msg)
 
-    def decide(head: Head, read: Callable[[], list[Entry]]) -> Sequence[Decision]:
+    def decide(head: Head, read: Callable[[], History]) -> Sequence[Decision]:
         check(head)
-        _check_fits(History(read()), type_, payload, {})
+        _check_fits(read(), type_, payload, {})
         return [(Kind.EVENT, body, encoded.data)]
 
     live = _owned(engine, instance)
@@ -291,5 +291,5 @@ def _parsed(wanted: Any) -> tuple[str, int, str | None, str | None]:
 
 
 def _command(engine: "Engine", instance: "WorkflowInstance", decide: Decide) -> None:
-    engine.store.command(instance.created_seq, decide)
+    engine.store.command(instance.created_seq, lambda head, read: decide(head, lambda: History(read())))
     engine.feed.publish(instance.created_seq)

@@ -340,7 +340,10 @@ def test_a_stop_signal_does_not_cancel_bodies_that_a_task_group_holds(lab):  # S
 
 
 def test_code_that_does_not_end_after_a_stop_is_dropped_with_a_line_in_the_log(lab, caplog):  # S42
+    began = threading.Event()
+
     async def run(event, step):
+        began.set()
         while True:
             try:
                 await asyncio.Event().wait()
@@ -348,7 +351,7 @@ def test_code_that_does_not_end_after_a_stop_is_dropped_with_a_line_in_the_log(l
                 pass
 
     instance = lab.start(run)
-    eventually(lambda: lab.engine.live[instance.created_seq].activation is not None)
+    assert began.wait(5)
     instance.terminate()
     assert instance.status().status == "terminated"
     lab.engine.on_loop(lambda: None)
@@ -359,12 +362,15 @@ def test_code_that_does_not_end_after_a_stop_is_dropped_with_a_line_in_the_log(l
 
 
 def test_a_pause_stops_code_that_never_rests(lab):  # S40, S42
+    began = threading.Event()
+
     async def run(event, step):
+        began.set()
         while True:
             await asyncio.sleep(0)
 
     instance = lab.start(run)
-    eventually(lambda: lab.engine.live[instance.created_seq].activation is not None)
+    assert began.wait(5)
     instance.pause()
     eventually(lambda: lab.engine.time.next_due() is not None)
     lab.move("5 seconds")
