@@ -228,24 +228,15 @@ def answer(engine: "Engine", instance: "WorkflowInstance", name: str, count: int
     """See `WorkflowInstance.answer`."""
     live = _owned(engine, instance)
     if live is None:
-        _check_open_wait(History(engine.store.read(instance.created_seq)), instance.id, name, count)
         history = History(engine.store.read(instance.created_seq))
-        send_event(engine, instance, _wait_type(history, name, count), payload, by)
+        send_event(engine, instance, _open_wait_type(history, instance.id, name, count), payload, by)
         return
     with live.lock:  # held until the event is recorded: a second answer, from another tab, sees the first
-        _check_open_wait(live.history, instance.id, name, count)
-        send_event(engine, instance, _wait_type(live.history, name, count), payload, by)
+        send_event(engine, instance, _open_wait_type(live.history, instance.id, name, count), payload, by)
 
 
-def _wait_type(history: History, name: str, count: int) -> str:
-    return next(
-        step.event_type or ""
-        for step in history.steps.values()
-        if step.key.name == name and step.key.count == count and step.event_type
-    )
-
-
-def _check_open_wait(history: History, instance_id: str, name: str, count: int) -> None:
+def _open_wait_type(history: History, instance_id: str, name: str, count: int) -> str:
+    """The event type of a wait that is open and not answered; the error says by whom it was, and when."""
     step = next((s for s in history.steps.values() if s.event_type and s.key.name == name and s.key.count == count), None)
     if step is None:
         msg = f"instance {instance_id!r} has no wait {name!r} number {count}"
@@ -259,6 +250,7 @@ def _check_open_wait(history: History, instance_id: str, name: str, count: int) 
     if step.state is not StepState.WAITING or history.head.status in FINISHED:
         msg = f"wait {name!r} of instance {instance_id!r} is not open any more ({step.state})"
         raise InvalidStatusError(msg)
+    return step.event_type or ""
 
 
 def find_step(history: History, wanted: Any, instance_id: str) -> Any:
