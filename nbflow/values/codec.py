@@ -195,6 +195,7 @@ def _encode_tagged(value: Any, writer: Writer, *, with_preview: bool) -> Encoded
     preview = previews.of_value(value, node, name) if with_preview else {}
     if type(node) is dict and node.get("$") == "file":
         kind = b"a" if "uri" in node else b"t"
+        preview = previews.with_file(preview, node)
         return Encoded(kind + _to_json(node), node.get("type", name), None, node.get("uri"), preview)
     data = b"t" + _to_json(node)
     if len(data) > INLINE_LIMIT:
@@ -214,7 +215,7 @@ def _large(codec: str, data: bytes, name: str, preview: dict[str, Any], files: A
         return Encoded(data, name, None, None, preview)
     uri, digest, size = files.write("json", data[1:])
     node = {"$": "file", "codec": codec, "uri": uri, "hash": digest, "size": size, "canon": _canonical(data)}
-    return Encoded(b"a" + _to_json(node), name, None, uri, preview)
+    return Encoded(b"a" + _to_json(node), name, None, uri, previews.with_file(preview, node))
 
 
 @decodes("json")

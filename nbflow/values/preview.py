@@ -1,14 +1,27 @@
 """Small, safe summaries, made once when a value is stored.
 
 They are made from what the codec wrote, never by `repr` of a user's object, and hold at most 8 kB of JSON. Every shape has
-"kind" and "line", the one line a row shows:
+"kind" and "line", the one line of at most 120 printable characters that a row shows. [x] is there only where it applies:
 
-    text    text, truncated                     json    text (indented), truncated
-    table   shape, columns [{name, dtype}], head (rows of texts), [index]
-    array   shape, dtype, min, mean, max, head, [heat] (rows of 0…255)
-    image   width, height, [png] (base64)       bytes   size, head (hex)
+    json    text, truncated: the value as indented JSON. Cut or not, *text* parses, so that it can be drawn as a tree;
+            what was cut is said in place ("… 17 more")
+    text    text, truncated: the beginning of a text
+    bytes   size, head: hex of the first 64
+    table   shape [rows, columns], columns [{name, dtype}] (the first 20), head: at most 50 rows, each a list of texts, one
+            for each of *columns*, [index]: a text for each row of *head*, where it says more than the row's number
+    array   shape, dtype, min, mean, max (null where there are none), [sampled]: true where they and *heat* were taken of a
+            part of a huge array, head: rows of texts, the last axis across, at most 50 × 20,
+            [heat]: rows of 0 (min) … 255 (max), null where nothing is finite; each stands for the mean of a block: at most
+            16 × 16 of the first two axes, further ones averaged away; of one axis a single row of at most 64
+    image   width, height of the picture, [png]: base64 of it, or of a smaller one when it is too large for here
+
+Of a value that lies in a file there is also
+
+    [file]  {uri: path under the artefact root, size: bytes, hash: SHA-256 in hex}
 """
 
+import io
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -19,10 +32,13 @@ from nbflow.values.nodes import FORMS, form, to_base64
 
 Preview = dict[str, Any]
 
-LIMIT = 8_000
+LIMIT = 7_700  # and `file` makes it 8 kB
 LINE = 120
 _ROWS, _COLUMNS, _CELL = 50, 20, 80
 _PNG = 4_400  # 6 kB of base64
+_THUMBNAILS = (192, 128, 96, 64, 40)
+_HEAT, _STRIP = 16, 64
+_SAMPLE = 4_000_000  # cells; a preview costs no second, however large the array
 _to_json = msgspec.json.Encoder().encode
 _indented = msgspec.json.format
 
@@ -162,6 +178,11 @@ def _short(node: Any, items: int = 400) -> Any:
 MADE_BY: dict[str, Callable[[Any, Any], Preview]] = {}
 
 
+def with_file(preview: Preview, node: dict[str, Any]) -> Preview:
+    """The preview of a value that lies in a file, saying which."""
+    return {**preview, "file": {name: node[name] for name in ("uri", "size", "hash")}} if preview and "uri" in node else preview
+
+
 def of_bytes(head: bytes, size: int, name: str = "bytes") -> Preview:
     """The preview of bytes."""
     return {
@@ -173,11 +194,32 @@ def of_bytes(head: bytes, size: int, name: str = "bytes") -> Preview:
 
 
 def of_image(png: bytes, width: int, height: int) -> Preview:
-    """The preview of a picture; small ones are in it."""
+    """The preview of a picture: itself or a smaller one."""
     result: Preview = {"kind": "image", "width": width, "height": height, "line": f"picture {width}×{height}"}
-    if len(png) <= _PNG:
-        result["png"] = to_base64(png)
+    shown = png if len(png) <= _PNG else _thumbnail(png)
+    if shown is not None:
+        result["png"] = to_base64(shown)
     return result
+
+
+def _thumbnail(png: bytes) -> bytes | None:
+    """A picture made small enough; None where the library for it is not installed, or the picture is no picture."""
+    try:
+        from PIL import Image
+
+        with Image.open(io.BytesIO(png), formats=("PNG",)) as picture:
+            picture.thumbnail((_THUMBNAILS[0],) * 2, reducing_gap=2.0)
+            small = picture.convert("RGBA" if picture.has_transparency_data else "RGB")
+    except Exception:  # noqa: BLE001 - whatever it objects to, the step has its picture and only the small one is missing
+        return None
+    for side in _THUMBNAILS:
+        small.thumbnail((side, side))
+        for colours in (256, 32):
+            buffer = io.BytesIO()
+            small.quantize(colours, method=Image.Quantize.FASTOCTREE).save(buffer, format="PNG", optimize=True)
+            if buffer.tell() <= _PNG:
+                return buffer.getvalue()
+    return None
 
 
 def of_table(
@@ -216,35 +258,64 @@ def of_array(array: Any) -> Preview:
         result[word] = None
     if array.size and array.dtype.kind in "biuf":
         _statistics(array, result)
-    flat = array.reshape(1, -1) if array.ndim < 2 else array.reshape(-1, array.shape[-1]) if array.size else array[:0, :0]
-    if array.ndim != 1 or array.size:
-        size = _size(result)
-        for row in flat[:_ROWS, :_COLUMNS] if flat.ndim == 2 else []:
-            cells = [cell(part) for part in row.tolist()] if array.dtype.kind != "V" else [cell(str(part)) for part in row]
-            size += _size(cells) + 2
-            if size > LIMIT:
-                break
-            result["head"].append(cells)
+    size = _size(result)
+    for row in _head(array):
+        cells = [cell(part) for part in row.tolist()] if array.dtype.kind != "V" else [cell(str(part)) for part in row]
+        size += _size(cells) + 2
+        if size > LIMIT:
+            break
+        result["head"].append(cells)
     return result
+
+
+def _head(array: Any) -> list[Any]:
+    """The first rows, the last axis across; never reshaped, which of a view would copy all of it."""
+    import numpy as np
+
+    if not array.ndim:
+        return [array.reshape(1)]
+    places = np.ndindex(array.shape[:-1]) if array.size else ()
+    return [array[place][:_COLUMNS] for place in itertools.islice(places, _ROWS)]
 
 
 def _statistics(array: Any, result: Preview) -> None:
     import numpy as np
 
-    step = max(1, array.size // 5_000_000)  # of huge arrays a sample, so that a preview costs no second
-    sample = array.reshape(-1)[::step].astype(np.float64)
+    sample = array
+    while sample.size > _SAMPLE:  # every second of the longest axis, until it is few enough
+        longest = max(range(sample.ndim), key=lambda axis: sample.shape[axis])
+        sample = sample[(*[slice(None)] * longest, slice(None, None, 2))]
+        result["sampled"] = True
+    sample = sample.astype(np.float64)
     finite = sample[np.isfinite(sample)]
     if not finite.size:
         return
-    low, mean, high = float(finite.min()), float(finite.mean()), float(finite.max())
+    with np.errstate(all="ignore"):
+        low, mean, high = float(finite.min()), float(finite.mean()), float(finite.max())
     if not all(map(math.isfinite, (low, mean, high))):
         return
     result["min"], result["mean"], result["max"] = low, mean, high
     result["line"] = one_line(f"{result['line']}: {low:.4g} … {high:.4g}")
-    if array.ndim == 2 and min(array.shape) > 1:
-        cut = array[:: -(-array.shape[0] // 16), :: -(-array.shape[1] // 16)].astype(np.float64)
-        scaled = np.nan_to_num((cut - low) / ((high - low) or 1.0) * 255, nan=0.0, posinf=255.0, neginf=0.0)
-        result["heat"] = np.clip(scaled, 0, 255).astype(int).tolist()
+    if array.ndim and array.size > 1:
+        result["heat"] = _heat(sample, low, high)
+
+
+def _heat(sample: Any, low: float, high: float) -> list[list[int | None]]:
+    """Means of blocks, from 0 for the lowest number in the array to 255 for the highest."""
+    import numpy as np
+
+    shape = sample.shape[:2] if sample.ndim > 1 else (1, sample.shape[0])
+    most = (_HEAT, _HEAT) if sample.ndim > 1 else (1, _STRIP)
+    known = np.isfinite(sample)
+    with np.errstate(all="ignore"):
+        values = np.where(known, (sample - low) / ((high - low) or 1.0), 0.0).reshape(*shape, -1).sum(axis=-1)
+        counts = known.reshape(*shape, -1).sum(axis=-1)
+        for axis in (0, 1):
+            parts = min(shape[axis], most[axis])
+            starts = [place * shape[axis] // parts for place in range(parts)]
+            values, counts = np.add.reduceat(values, starts, axis=axis), np.add.reduceat(counts, starts, axis=axis)
+        scaled = values / counts * 255
+    return [[round(part) if math.isfinite(part) else None for part in row] for row in scaled.tolist()]
 
 
 def cell(value: Any) -> str:
@@ -258,9 +329,33 @@ def cell(value: Any) -> str:
         return f"{value:.10g}"
     if cls is int:
         return str(value) if value.bit_length() < 250 else f"{value:.5e}" if value.bit_length() < 1_000 else "a large int"
+    if cls is list or cls is tuple or cls is dict or cls.__name__ == "ndarray":
+        return _clip(_nested(value))
     if cls.__module__.partition(".")[0] in ("builtins", "numpy", "pandas", "datetime", "decimal", "uuid"):
-        return _clip(str(value[:_COLUMNS]) if cls.__name__ in ("list", "ndarray") and cls is not dict else str(value))
+        return _clip(str(value))
     return f"<{cls.__name__}>"
+
+
+def _nested(value: Any, depth: int = 0) -> str:
+    """A collection in a cell; no more of it is looked at than the cell can show."""
+    opening, closing = ("{", "}") if type(value) is dict else ("(", ")") if type(value) is tuple else ("[", "]")
+    if depth > 3:
+        return f"{opening}…{closing}"
+    texts: list[str] = []
+    size = 0
+    for part in value.items() if type(value) is dict else value:
+        if size > _CELL:
+            break
+        if type(value) is dict:
+            texts.append(f"{cell(part[0])}: {_part(part[1], depth)}")
+        else:
+            texts.append(_part(part, depth))
+        size += len(texts[-1]) + 2
+    return opening + ", ".join(texts) + closing
+
+
+def _part(value: Any, depth: int) -> str:
+    return _nested(value, depth + 1) if type(value) in (list, tuple, dict) else cell(value)
 
 
 def one_line(text: str) -> str:

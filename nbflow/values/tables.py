@@ -191,13 +191,14 @@ def _file_form(_form: Any, node: Tagged) -> Any:
 
 def _preview_polars(value: Any, node: Tagged) -> previews.Preview:
     frame = value.to_frame() if node.get("series") else value
-    columns = [(name, str(dtype)) for name, dtype in frame.schema.items()]
-    return previews.of_table(node["type"], frame.shape, columns, [list(row) for row in frame.head(50).rows()])
+    head = frame[:50, :20]
+    columns = [(name, str(dtype)) for name, dtype in head.schema.items()]
+    return previews.of_table(node["type"], frame.shape, columns, [list(row) for row in head.rows()])
 
 
 def _preview_arrow(value: Any, node: Tagged) -> previews.Preview:
-    columns = [(field.name, str(field.type)) for field in value.schema]
-    head = value.slice(0, 50)
+    head = value.slice(0, 50).select(range(min(20, value.num_columns)))
+    columns = [(field.name, str(field.type)) for field in head.schema]
     rows = [list(row) for row in zip(*(column.to_pylist() for column in head.columns))]
     return previews.of_table(node["type"], value.shape, columns, rows)
 
