@@ -123,8 +123,15 @@ def _guarded(act: Callable[[], int]) -> int:
 
 
 def _run(shell: Shell, command: Command, given: Mapping[str, Any]) -> int:
-    if command.name == "run":
-        return _run_file(shell, given)
+    match command.name:
+        case "run":
+            return _run_file(shell, given)
+        case "doctor":
+            return _doctor(shell)
+        case "demo":
+            from nbflow.demo import show
+
+            return show(click.echo)
     words = {word.name: given[_parameter(word.name)] for word in command.words if given[_parameter(word.name)] is not None}
     options = {option.name: value for option in command.options if (value := given[_parameter(option.name)])}
     if "PAYLOAD" in words:
@@ -163,6 +170,20 @@ def _outcome(shell: Shell, instance: "WorkflowInstance") -> int:
         case Status.TERMINATED:
             return TERMINATED
     return SETTLED
+
+
+def _doctor(shell: Shell) -> int:
+    """Exit code 1 where something is wrong."""
+    from nbflow.store.doctor import Severity, examine
+
+    found = examine(shell.store)
+    rows = [(finding.severity.value, finding.what, finding.advice) for finding in found]
+    if shell.as_json:
+        shell.say(Answer("", ("severity", "what", "advice"), rows))
+    else:
+        for severity, what, advice in rows:
+            click.echo(f"{severity:5}  {what}" + (f"\n       → {advice}" if advice else ""))
+    return int(any(finding.severity is Severity.WRONG for finding in found))
 
 
 def _run_file(shell: Shell, given: Mapping[str, Any]) -> int:

@@ -27,7 +27,8 @@ MAY_IMPORT = {
     "store": BASE | {"core"},
     "engine": BASE | {"core", "values", "store"},
     "jupyter": BASE | {"core", "values", "store", "engine"},
-    "cli": BASE | {"core", "values", "store", "engine"},
+    "cli": BASE | {"core", "values", "store", "engine", "demo"},
+    "demo": BASE | {"core", "values", "store", "engine"},
     "testing": BASE | {"core", "values", "store", "engine"},
     "pytest_plugin": {"engine", "testing"},
 }

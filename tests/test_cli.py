@@ -114,3 +114,11 @@ def test_a_waiting_kernel_sees_an_event_from_the_shell_within_a_second(shell, tm
         assert time.monotonic() - started < 1
         assert kernel.evaluate("inst.output") == "from the shell"
         shell("wait", "k1")
+
+
+def test_doctor_answers_with_an_exit_code_and_demo_keeps_its_promise(shell, tmp_path):
+    assert "no history" in shell("doctor", code=1)
+    shell("run", "flows.py:Adds", "r1", "--params", '{"a": 1, "b": 2}')
+    assert "whole" in shell("doctor")
+    assert {row["severity"] for row in json.loads(shell("--json", "doctor"))} == {"fine"}
+    assert "Steps 1 to 4 came from the history" in shell("demo")

@@ -340,6 +340,8 @@ COMMANDS: dict[str, Command] = {
         Command("unschedule", "take a workflow's schedule away", _unschedule, (Word("WORKFLOW", optional=False),)),
         Command("compact", "drop what deleted instances left, rewrite the file", _compact, (), (), Front.SHELL),
         Command("backup", "copy the store to PATH", _backup, (Word("PATH", optional=False),), (), Front.SHELL),
+        Command("doctor", "look the store over: what is wrong, and what to do", None, (), (), Front.SHELL),
+        Command("demo", "watch a workflow survive the death of its process", None, (), (), Front.SHELL),
         Command(
             "store", "path, size and holder of the store; with PATH: another store", None, (Word("PATH"),), (), Front.NOTEBOOK
         ),

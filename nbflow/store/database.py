@@ -204,6 +204,10 @@ class Database:
         """
         self._attach(self._layout.file, "")
 
+    def attach_to_read(self) -> None:
+        """Attach the file so that nothing of it can change, its log neither; the same errors as `attach`."""
+        self._attach(self._layout.file, "read_only")
+
     def _attach(self, file: Path, options: str) -> None:
         clause = f"(type duckdb{', ' if options else ''}{options})"
         try:

@@ -8,11 +8,9 @@ from nbflow.store import lease as leases
 from nbflow.store import migrate, segments
 from nbflow.store.database import make_schema
 from nbflow.store.desk import Opening
-from nbflow.store.layout import Layout
 from nbflow.store.loader import Loader
 from nbflow.store.session import Session
-
-_HEADERS = 3 * 4096  # of a DuckDB file, before its blocks
+from nbflow.store.wholeness import wholeness
 
 
 class Entrance:
@@ -32,7 +30,7 @@ class Entrance:
         """Make or check the file, take over the journals of the dead, become known."""
         layout = self._desk.layout
         with self._loader.session(opening=Opening(self._make, self._bring_up_to_date)) as session:
-            _check_whole(layout, session)
+            wholeness(layout, session.rows)
             artifacts = str(layout.artifacts)
             if session.rows("select value from nb.meta where key = 'artifacts'") != [(artifacts,)]:
                 session.change("update nb.meta set value = $1 where key = 'artifacts'", [artifacts])
@@ -100,27 +98,3 @@ class Entrance:
             elif life is None:
                 complete &= session.load(engine)
         return complete
-
-
-def _check_whole(layout: Layout, session: Session) -> None:
-    """No block of the file may be missing, and no row: seqs have no gaps but those of purged rows."""
-    [(block,)] = session.rows("select block_size from pragma_database_size() where database_name = 'nb'")
-    [(last,)] = session.rows(
-        "select coalesce(max(greatest(block_id, coalesce(list_max(additional_block_ids), -1))), -1) "
-        "from pragma_storage_info('nb.entries')"
-    )
-    expected, size = _HEADERS + (last + 1) * block, layout.file.stat().st_size
-    if size < expected:
-        msg = (
-            f"{str(layout.file)!r} was cut: it has {size:,} bytes of at least {expected:,}; restore it from a backup "
-            f"(nbflow backup). Nothing was changed"
-        )
-        raise StoreCorruptError(msg)
-    last, count = session.rows("select coalesce(max(seq), 0), count(*) from nb.entries")[0]
-    purged = int(session.rows("select coalesce(max(value), '0') from nb.meta where key = 'purged'")[0][0])
-    if last - count != purged:
-        msg = (
-            f"{str(layout.file)!r} is not whole: {last:,} were recorded, {count:,} are there and {purged:,} were purged; "
-            f"restore it from a backup (nbflow backup). Nothing was changed"
-        )
-        raise StoreCorruptError(msg)

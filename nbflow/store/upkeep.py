@@ -4,7 +4,9 @@ import os
 import shutil
 from pathlib import Path
 
+from nbflow.clock import SystemClock
 from nbflow.errors import StoreError, UsageError
+from nbflow.store import contents
 from nbflow.store.database import NEW, quoted
 from nbflow.store.layout import Layout, sync_folder
 from nbflow.store.loader import Loader
@@ -49,9 +51,24 @@ def compact(loader: Loader) -> tuple[int, int]:
         with loader.session() as session:
             _copy(session, fresh, None)
             session.replace_by(fresh)
+        with loader.session() as session:
+            if session.load_all():  # what a journal names and the file does not yet is no leftover
+                _tidy(layout, session)
     finally:
         fresh.unlink(missing_ok=True)
     return before, layout.file.stat().st_size
+
+
+def _tidy(layout: Layout, session: Session) -> None:
+    """Remove artefacts that nothing recorded names, and folders that are empty then."""
+    now = SystemClock().now()
+    for path in contents.leftovers(layout.artifacts, contents.stored_files(session.rows), now):
+        path.unlink(missing_ok=True)
+    for folder in contents.empty_folders(layout.artifacts, now):
+        try:
+            folder.rmdir()
+        except OSError:
+            pass  # filled at this moment
 
 
 def _copy(session: Session, file: Path, artifacts: str | None) -> None:

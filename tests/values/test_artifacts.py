@@ -25,7 +25,8 @@ def test_the_same_content_is_stored_once_and_not_written_again(files):
     assert files.write("bin", b"hello")[0] == uri
     assert files.write("bin", lambda file: file.write(b"hello"))[0] == uri
     after = (files.root / uri).stat()
-    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    assert after.st_ino == before.st_ino
+    assert after.st_mtime_ns >= before.st_mtime_ns  # young again, so that `compact` takes it for wanted
     assert os.listdir(files.path) == [uri.rpartition("/")[2]]
 
 

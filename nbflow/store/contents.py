@@ -1,0 +1,74 @@
+"""The files that a history names: which there must be, what is wrong with one, which belong to nothing."""
+
+import hashlib
+import re
+from collections.abc import Collection, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from nbflow.store.wholeness import Rows
+
+# A reference inside a stored value, as values/codec.py writes it.
+_REFERENCE = re.compile(rb'"uri":"([^"\\]+)","hash":"([0-9a-f]{64})"')
+_SAFE = re.compile(r"[\w\-][\w.\-]*/[\w\-][\w.\-]*/[0-9a-f]{16}\.[a-z0-9]{1,12}")
+
+SETTLED = timedelta(hours=1)
+"""A file is written before its entry, so a young one that nothing names may be named in a moment."""
+
+
+def stored_files(rows: Rows) -> dict[str, tuple[str, str]]:
+    """Every file that values of instances that are not deleted name: its SHA-256 and the step that it is of, by URI."""
+    found: dict[str, tuple[str, str]] = {}
+    query = """
+        select coalesce(step, kind), value
+        from nb.entries
+        where (value between 'a'::blob and 'b'::blob or value between 't'::blob and 'u'::blob)
+          and contains(decode(value), 'uri')
+          and created_seq not in (select created_seq from nb.entries where kind = 'deleted')
+        order by seq
+    """
+    for step, value in rows(query):
+        for uri, digest in references(value):
+            found[uri] = digest, step
+    return found
+
+
+def references(data: bytes) -> Iterator[tuple[str, str]]:
+    """URI and SHA-256 of each file that stored values in *data* name; *data* may be a stretch of a journal."""
+    for uri, digest in _REFERENCE.findall(data.replace(b'\\"', b'"')):
+        if _SAFE.fullmatch(name := uri.decode("utf-8", "replace")):
+            yield name, digest.decode()
+
+
+def trouble_of(root: Path, uri: str, digest: str) -> str | None:
+    """What is wrong with a stored file, None where its content is what was stored."""
+    path = root / uri
+    try:
+        if path.is_symlink() or not path.is_file():
+            return "missing" if not path.is_symlink() else "a symbolic link instead"
+        with path.open("rb") as file:
+            return None if hashlib.file_digest(file, "sha256").hexdigest() == digest else "damaged"
+    except OSError as error:
+        return f"unreadable ({error.strerror})"
+
+
+def leftovers(root: Path, stored: Collection[str], now: datetime) -> list[Path]:
+    """Files older than SETTLED that no value names: of crashes between file and entry, and of instances long deleted."""
+    return sorted(
+        path
+        for path in root.rglob("*")
+        if not path.is_symlink()
+        and path.is_file()
+        and path.relative_to(root).as_posix() not in stored
+        and _is_settled(path, now)
+    )
+
+
+def empty_folders(root: Path, now: datetime) -> list[Path]:
+    """Folders with nothing in them, the deepest first; a young one may be about to be filled."""
+    folders = sorted((path for path in root.rglob("*") if path.is_dir() and not path.is_symlink()), reverse=True)
+    return [folder for folder in folders if _is_settled(folder, now) and not any(folder.iterdir())]
+
+
+def _is_settled(path: Path, now: datetime) -> bool:
+    return now - datetime.fromtimestamp(path.stat().st_mtime, UTC) > SETTLED

@@ -1,0 +1,223 @@
+"""Look a store over and say what is wrong with it and what to do; changes nothing, needs no engine, works on broken files."""
+
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import duckdb
+
+from nbflow.clock import SystemClock
+from nbflow.core.head import fold_head
+from nbflow.core.model import Entry
+from nbflow.errors import NbflowError
+from nbflow.store import contents, lease, migrate, segments
+from nbflow.store.database import NAME, Database, HeldError
+from nbflow.store.layout import Layout
+from nbflow.store.wholeness import wholeness
+
+PATIENCE = 5.0
+_LITTLE_ROOM = 1 << 30
+_NAMED = 5
+
+
+class Severity(StrEnum):
+    """How much a finding matters."""
+
+    FINE = "fine"
+    NOTE = "note"
+    WRONG = "wrong"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing found: what it is, and what to do about it."""
+
+    severity: Severity
+    what: str
+    advice: str = ""
+
+
+def examine(path: str | os.PathLike[str] | None, patience: float = PATIENCE) -> list[Finding]:
+    """Look at the store of that DuckDB file, the default one for None; waits *patience* seconds for the file."""
+    layout = Layout.of(path)
+    return [*_guarded(layout, _folders), *_guarded(layout, _file), *_opened(layout, patience)]
+
+
+def _fine(what: str) -> Finding:
+    return Finding(Severity.FINE, what)
+
+
+def _note(what: str, advice: str) -> Finding:
+    return Finding(Severity.NOTE, what, advice)
+
+
+def _wrong(what: str, advice: str) -> Finding:
+    return Finding(Severity.WRONG, what, advice)
+
+
+def _guarded(layout: Layout, look: Callable[[Layout], Iterator[Finding]]) -> Iterator[Finding]:
+    try:
+        yield from look(layout)
+    except OSError as error:
+        yield _wrong(f"{error.filename or layout.folder} cannot be read: {error.strerror}", "give this user access to it")
+
+
+# -- files, without opening any ---------------------------------------------------------------------------------------
+
+
+def _folders(layout: Layout) -> Iterator[Finding]:
+    if not layout.folder.is_dir():
+        yield _note(f"the folder {layout.folder} is not there", "it is made when an engine opens the store")
+        return
+    for place, wanted in ((layout.folder, 0o700), (layout.file, 0o600)):
+        if place.exists() and (mode := stat.S_IMODE(place.stat().st_mode)) & 0o077:
+            yield _note(f"others may look into {place} (mode {mode:04o})", f"chmod {wanted:o} {place}")
+        if place.exists() and not os.access(place, os.W_OK):
+            yield _wrong(f"{place} cannot be written by this user", f"give this user write access to {place}")
+    free = shutil.disk_usage(layout.folder).free
+    if free < _LITTLE_ROOM:
+        yield _note(f"the disk of {layout.folder} has {free / 2**20:,.0f} MB left", "make room: a full disk stops all steps")
+    for left in sorted([*layout.folder.rglob("*.damaged*"), *layout.file.parent.glob(f"{layout.file.name}.wal.damaged*")]):
+        yield _note(f"{left} was set aside after a crash", "keep it if entries are missing, else remove it")
+
+
+def _file(layout: Layout) -> Iterator[Finding]:
+    file = layout.file
+    if not file.exists():
+        waiting = _journals_with_entries(layout)
+        if waiting:
+            yield _wrong(
+                f"{file} is not there, but {len(waiting)} journal(s) that belong to it are",
+                f"put the file back, or move {layout.folder} away to begin anew",
+            )
+        else:
+            yield _wrong(f"there is no history at {file}", "go to the folder of the notebook, or say --store PATH")
+    elif not file.stat().st_size:
+        yield _note(f"{file} is empty", "an engine will make a new history in it")
+
+
+def _journals_with_entries(layout: Layout) -> list[str]:
+    folder = layout.journal
+    return [name for name in segments.engines(folder) if segments.journal_end(folder, name)] if folder.is_dir() else []
+
+
+# -- the file, under its lease ----------------------------------------------------------------------------------------
+
+
+def _opened(layout: Layout, patience: float) -> list[Finding]:
+    if not layout.file.exists() or not layout.file.stat().st_size or not layout.folder.is_dir():
+        return []
+    turn = lease.Lease(layout, lease.own_holder("doctor", "nbflow doctor"))
+    database = Database(layout)
+    found: list[Finding] = []
+    try:
+        if not turn.acquire(patience, lambda: False):
+            return [_note(f"{layout.file} is in use: {turn.holder()}", "try again; work goes on meanwhile, in the journals")]
+        try:
+            if layout.wal.exists():
+                found.append(_note(f"{layout.wal} was left by a crash", "it is folded in when an engine opens the store"))
+            database.attach_to_read()
+            found += _inside(layout, database)
+        finally:
+            database.reset()
+            turn.release()
+    except HeldError as error:
+        found.append(_note(f"{layout.file} is open in {error}", "close it there; work goes on meanwhile, in the journals"))
+    except (NbflowError, duckdb.Error) as error:
+        told = database.translated(error) if isinstance(error, duckdb.Error) else error
+        found.append(_wrong(*_split(str(told))))
+    except Exception as error:  # noqa: BLE001 - a damaged file may fail in any way, and that is a finding
+        found.append(_wrong(f"{layout.file} cannot be read: {error}", "restore it from a backup"))
+    finally:
+        turn.forget()
+    return found
+
+
+def _split(text: str) -> tuple[str, str]:
+    """What an error of ours says happened, and what to do."""
+    what, _, advice = text.removesuffix(". Nothing was changed").partition("; ")
+    return what, advice
+
+
+def _inside(layout: Layout, database: Database) -> Iterator[Finding]:
+    rows = database.rows
+    tables = {name for (name,) in rows(f"select table_name from duckdb_tables() where database_name = '{NAME}'")}  # noqa: S608
+    if not {"entries", "loaded", "meta"} <= tables:
+        yield _wrong(f"{layout.file} is a DuckDB file, but no history of nbflow", "name another file")
+        return
+    version = migrate.check(layout.file, dict(rows("select key, value from nb.meta")).get("schema", ""))
+    if version < migrate.SCHEMA:
+        yield _note(f"{layout.file} has schema version {version}", "an engine brings it up to date when it opens the store")
+    wholeness(layout, rows)
+    [(entries, instances)] = rows("select count(*), count(*) filter (kind = 'created') from nb.entries")
+    yield _fine(f"{layout.file}: {entries:,} entries of {instances:,} instances, whole")
+    positions = {name: (position, closed) for name, position, closed in rows("select * from nb.loaded")}
+    stored = contents.stored_files(rows)
+    yield from _journals(layout, positions, stored)
+    yield from _artifacts(layout, stored)
+    yield from _interrupted(layout, database)
+
+
+def _journals(layout: Layout, positions: dict[str, tuple[int, bool]], stored: dict[str, tuple[str, str]]) -> Iterator[Finding]:
+    """Each journal can be read from where it was loaded to; adds the files that it names to *stored*."""
+    folder = layout.journal
+    present = segments.engines(folder)
+    for name in sorted(present):
+        position, closed = positions.get(name, (0, False))
+        living, end = lease.lives(folder, name) is True, segments.journal_end(folder, name)
+        if not living and not closed and end < position:
+            yield _lost(name, folder)
+            continue
+        stretch = segments.readable(folder, name, position, 10**9, living=living)
+        stored |= {uri: (digest, "in a journal") for uri, digest in contents.references(stretch.data)}
+        waiting = stretch.data.count(b',"kind":"')
+        if living:
+            yield _fine(f"engine {name[:8]} is at work; {waiting:,} of its entries wait to be loaded")
+        elif waiting:
+            yield _note(f"engine {name[:8]} died; {waiting:,} entries of it are safe in its journal", "run the cell again")
+    for name, (_, closed) in sorted(positions.items()):
+        if not closed and name not in present:
+            yield _lost(name, folder)
+
+
+def _lost(name: str, folder: Path) -> Finding:
+    what = f"the journal of engine {name[:8]} is missing or cut in {folder}: what it recorded in its last second may be lost"
+    return _wrong(what, "put the file back, or run the cell again: steps without a record run once more")
+
+
+def _artifacts(layout: Layout, stored: dict[str, tuple[str, str]]) -> Iterator[Finding]:
+    """Each stored file is there and is what was stored; files that nothing names are left over."""
+    bad: dict[str, list[str]] = {}
+    for uri, (digest, step) in stored.items():
+        trouble = contents.trouble_of(layout.artifacts, uri, digest)
+        if trouble is not None:
+            bad.setdefault(trouble, []).append(f"{uri} (step {step!r})")
+    for trouble, which in bad.items():
+        more = f" and {len(which) - _NAMED:,} more" if len(which) > _NAMED else ""
+        yield _wrong(
+            f"stored files {trouble}, {len(which):,}: {', '.join(which[:_NAMED])}{more}",
+            "put them back from a backup, or restart the instance from that step",
+        )
+    good = len(stored) - sum(map(len, bad.values()))
+    yield _fine(f"{good:,} stored files, each with the content that was stored")
+    left = contents.leftovers(layout.artifacts, stored, SystemClock().now())
+    if left:
+        size = sum(path.stat().st_size for path in left)
+        yield _note(f"{len(left):,} file(s) of {size:,} bytes belong to nothing recorded", "`nbflow compact` removes them")
+
+
+def _interrupted(layout: Layout, database: Database) -> Iterator[Finding]:
+    rows: dict[int, list[Entry]] = {}
+    for entry in database.entries("step is null order by seq", []):
+        rows.setdefault(entry.created_seq or entry.seq, []).append(entry)
+    for entries in rows.values():
+        head = fold_head(entries)
+        if head.finished or head.deleted or head.owner is None or lease.alive(layout, head.owner) is not False:
+            continue
+        name = f"{head.workflow}/{head.instance_id}"
+        where = f"in {head.owner.notebook}" if head.owner.notebook else "where its workflow is defined"
+        yield _note(f"{name} is unfinished and its kernel is gone", f"run its cell again, {where}")

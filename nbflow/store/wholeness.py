@@ -1,0 +1,39 @@
+"""Whether a DuckDB file holds all that it should: DuckDB itself opens a file that was cut."""
+
+from collections.abc import Callable
+from typing import Any
+
+from nbflow.errors import StoreCorruptError
+from nbflow.store.layout import Layout
+
+Rows = Callable[[str], list[tuple[Any, ...]]]
+
+_HEADERS = 3 * 4096  # of a DuckDB file, before its blocks
+
+
+def wholeness(layout: Layout, rows: Rows) -> None:
+    """No block of the file may be missing, and no row: seqs have no gaps but those of purged rows.
+
+    Raises:
+        StoreCorruptError: it is not whole; says what is missing.
+    """
+    [(block,)] = rows("select block_size from pragma_database_size() where database_name = 'nb'")
+    [(last,)] = rows(
+        "select coalesce(max(greatest(block_id, coalesce(list_max(additional_block_ids), -1))), -1) "
+        "from pragma_storage_info('nb.entries')"
+    )
+    expected, size = _HEADERS + (last + 1) * block, layout.file.stat().st_size
+    if size < expected:
+        msg = (
+            f"{str(layout.file)!r} was cut: it has {size:,} bytes of at least {expected:,}; restore it from a backup "
+            f"(nbflow backup). Nothing was changed"
+        )
+        raise StoreCorruptError(msg)
+    last, count = rows("select coalesce(max(seq), 0), count(*) from nb.entries")[0]
+    purged = int(rows("select coalesce(max(value), '0') from nb.meta where key = 'purged'")[0][0])
+    if last - count != purged:
+        msg = (
+            f"{str(layout.file)!r} is not whole: {last:,} were recorded, {count:,} are there and {purged:,} were purged; "
+            f"restore it from a backup (nbflow backup). Nothing was changed"
+        )
+        raise StoreCorruptError(msg)
