@@ -157,10 +157,10 @@ def register_codec(
 
 def equal(a: bytes, b: bytes) -> bool:
     """Whether two stored values are the same: equal when encoded, the order of dicts ignored (S4)."""
-    return a == b or _canonical(a) == _canonical(b)
+    return a == b or canonical(a) == canonical(b)
 
 
-def _canonical(data: bytes) -> str:
+def canonical(data: bytes) -> str:
     """A digest that ignores the order of dicts and where files lie."""
     node = _from_json(data[1:])
     if data[0] != _JSON and type(node) is dict and node.get("$") == "file" and "canon" in node:
@@ -184,7 +184,7 @@ def _unplaced(node: Any) -> Any:
     elif tag in ("dict", "Counter"):
         plain["v"].sort(key=_to_sorted_json)
     elif tag == "ref":
-        return {"$": "ref", "v": _canonical(node["v"].encode())}
+        return {"$": "ref", "v": canonical(node["v"].encode())}
     return plain
 
 
@@ -214,7 +214,7 @@ def _large(codec: str, data: bytes, name: str, preview: dict[str, Any], files: A
     if files is None:
         return Encoded(data, name, None, None, preview)
     uri, digest, size = files.write("json", data[1:])
-    node = {"$": "file", "codec": codec, "uri": uri, "hash": digest, "size": size, "canon": _canonical(data)}
+    node = {"$": "file", "codec": codec, "uri": uri, "hash": digest, "size": size, "canon": canonical(data)}
     return Encoded(b"a" + _to_json(node), name, None, uri, previews.with_file(preview, node))
 
 
