@@ -1,5 +1,6 @@
 # make setup   a virtual environment with everything the tests need, in .venv
 # make test    all checks: style, types, tests of every layer, notebooks, the panel's JavaScript
+# make test-hosts  the kernel tests under other versions of ipykernel and after nest_asyncio.apply()
 # make demo    a notebook whose kernel is killed in the middle, run again, approved, searched; then how to open it
 # make outputs run the notebooks and store what their cells show, which the tests compare
 # make bench   the budgets, measured side by side
@@ -9,7 +10,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := test
-.PHONY: setup system test style types js tests demo outputs bench soak clean
+.PHONY: setup system test style types js tests demo outputs bench soak clean test-hosts
 
 # The oldest supported Python first: what works there works later.
 PYTHON ?= $(shell for each in python3.11 python3.12 python3.13 python3.14 python3; do \
@@ -62,6 +63,9 @@ endif
 tests: setup
 	$(LIMIT) $(BIN)/python -m pytest -p no:cacheprovider --nbval $(ARGS) </dev/null
 
+test-hosts: setup
+	$(BIN)/python -m tests.hosts
+
 demo: setup
 	@$(BIN)/python notebooks/demo.py
 
@@ -76,4 +80,4 @@ soak: setup
 	@$(BIN)/python -m tests.crash.soak
 
 clean:
-	rm -rf .demo .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .demo .hosts .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,1 @@
+"""The tests of kernels, under other hosts: `make test-hosts`."""
