@@ -35,6 +35,7 @@ from nbflow.jupyter.messages import (
 )
 from nbflow.jupyter.pace import Pace, Send
 from nbflow.store.views import InstanceView, StepView
+from nbflow.values.schemas import UnfitPayloadError
 
 if TYPE_CHECKING:
     from nbflow.engine.instance import WorkflowInstance
@@ -306,6 +307,8 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
                 case CloseOutput():
                     self._answer(message.id)
                     self._empty_outputs()
+        except UnfitPayloadError as error:
+            self._answer(message.id, error=str(error), fields=snapshot.plain(error.problems, 500))  # type: ignore[union-attr]
         except NbflowError as error:
             self._answer(message.id, error=str(error))  # type: ignore[union-attr]
         except Exception as error:  # noqa: BLE001 - the page is told, whatever it was

@@ -4,12 +4,32 @@ The stored schema is enough for any process to check by; where the type itself i
 validator) are asked too.
 """
 
+import functools
 import sys
+import typing
+from collections.abc import Callable
+from datetime import date, datetime, time
 from typing import Any
 
 import msgspec
 
 from nbflow.errors import UsageError
+
+Place = tuple[str, ...]
+_LONGEST = 300
+_FORMATS: dict[str, Callable[[str], object]] = {
+    "date": date.fromisoformat,
+    "date-time": datetime.fromisoformat,
+    "time": time.fromisoformat,
+}
+
+
+class UnfitPayloadError(UsageError):
+    """A payload does not fit its wait's schema; *problems* says where and why, for the fields of a form."""
+
+    def __init__(self, text: str, problems: list[tuple[Place, str]]) -> None:
+        super().__init__(text)
+        self.problems = problems
 
 
 def describe(schema: Any, what: str) -> dict[str, Any]:
@@ -28,7 +48,7 @@ def describe(schema: Any, what: str) -> dict[str, Any]:
             raise UsageError(msg) from None
         return schema
     try:
-        return _by_pydantic(schema) if _is_pydantic(schema) else _opened(msgspec.json.schema(schema))
+        return _by_pydantic(schema) if _is_pydantic(schema) else _with_moments(_opened(msgspec.json.schema(schema)), schema)
     except (TypeError, RuntimeError, NameError) as error:
         msg = f"{what}={schema!r} has no JSON schema ({error}); give a type, a dataclass, a pydantic model or a JSON schema"
         raise UsageError(msg) from None
@@ -36,12 +56,15 @@ def describe(schema: Any, what: str) -> dict[str, Any]:
 
 def problems(described: dict[str, Any], payload: Any, schema: Any = None) -> list[tuple[str, str]]:
     """What of *payload* does not fit: (path, message) each; empty where all does. *schema* is the type, where it is here."""
+    return [(".".join(place), message) for place, message in unfit(described, payload, schema)]
+
+
+def unfit(described: dict[str, Any], payload: Any, schema: Any = None) -> list[tuple[Place, str]]:
+    """As `problems`, with each place as the names and numbers that lead to it."""
     from jsonschema import Draft202012Validator
 
-    found = [
-        (".".join(str(part) for part in error.absolute_path), error.message)
-        for error in sorted(Draft202012Validator(described).iter_errors(payload), key=lambda error: list(map(str, error.path)))
-    ]
+    errors = Draft202012Validator(described, format_checker=_format_checker()).iter_errors(payload)
+    found = [_placed(error) for error in sorted(errors, key=lambda error: list(map(str, error.path)))]
     if found or schema is None or isinstance(schema, dict) or not _is_pydantic(schema):
         return found
     from pydantic import TypeAdapter, ValidationError
@@ -49,7 +72,7 @@ def problems(described: dict[str, Any], payload: Any, schema: Any = None) -> lis
     try:
         TypeAdapter(schema).validate_python(payload)
     except ValidationError as error:
-        return [(".".join(str(part) for part in one["loc"]), one["msg"]) for one in error.errors()]
+        return [(tuple(str(part) for part in one["loc"]), one["msg"]) for one in error.errors()]
     return []
 
 
@@ -57,13 +80,64 @@ def check(described: dict[str, Any], payload: Any, what: str, schema: Any = None
     """Refuse a payload that does not fit.
 
     Raises:
-        UsageError: names each place that does not.
+        UnfitPayloadError: names each place that does not.
     """
-    found = problems(described, payload, schema)
+    found = unfit(described, payload, schema)
     if found:
-        places = "; ".join(f"{path or 'the payload'}: {message}" for path, message in found[:5])
+        places = "; ".join(f"{'.'.join(place) or 'the payload'}: {message}" for place, message in found[:5])
         msg = f"the payload does not fit {what}: {places}"
-        raise UsageError(msg)
+        raise UnfitPayloadError(msg, found[:50])
+
+
+def _placed(error: Any) -> tuple[Place, str]:
+    """Where an error of jsonschema belongs: what is missing belongs to its own field, not to the whole."""
+    place = tuple(str(part) for part in error.absolute_path)
+    if error.validator == "required":
+        place += tuple(name for name in error.validator_value if error.message.startswith(f"{name!r} is "))[:1]
+    return place, error.message if len(error.message) <= _LONGEST else f"{error.message[: _LONGEST - 1]}…"
+
+
+@functools.cache
+def _format_checker() -> Any:
+    """Dates and times are checked as Python reads them; other formats are remarks."""
+    from jsonschema import FormatChecker
+
+    checker = FormatChecker(formats=())
+
+    def check_by(read: Callable[[str], object]) -> Callable[[object], bool]:
+        def check(value: object) -> bool:
+            if isinstance(value, str):
+                read(value)
+            return True
+
+        return check
+
+    for name, read in _FORMATS.items():
+        checker.checks(name, raises=ValueError)(check_by(read))
+    return checker
+
+
+def _with_moments(described: dict[str, Any], schema: Any, definitions: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The same schema that says of `datetime` fields what they are: without a time zone they would be any text."""
+    definitions = described.get("$defs", {}) if definitions is None else definitions
+    for name, part in described.get("properties", {}).items():
+        hint = _hints(schema).get(name)
+        options = [hint, *typing.get_args(hint)]
+        parts = [part, *part.get("anyOf", ())]
+        for one in parts:
+            if datetime in options and one == {**one, "type": "string"} and "format" not in one:
+                one["format"] = "date-time"
+        nested = definitions.get(str(part.get("$ref", "")).rpartition("/")[2])
+        if nested is not None and hint is not None and "properties" in nested and definitions is not nested:
+            _with_moments(nested, hint, {})
+    return described
+
+
+def _hints(schema: Any) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(schema)
+    except (TypeError, NameError, AttributeError):  # no class, or names that are not there now
+        return {}
 
 
 def _opened(described: dict[str, Any]) -> dict[str, Any]:

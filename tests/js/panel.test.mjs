@@ -135,14 +135,103 @@ test("a control that can't work says why", () => {
   assert.equal(of({ retrying: 1 }).retry_now, "");
 });
 
-test("Approve and Reject send approved, or what a lone bool asks for, and nothing else has them", () => {
-  assert.deepEqual(panel.decision(null)(true), { approved: true });
-  assert.deepEqual(panel.decision(undefined)(false), { approved: false });
-  assert.equal(panel.decision({ type: "boolean" })(true), true);
-  assert.deepEqual(panel.decision({ type: "object", properties: { publish: { type: "boolean" } } })(false), { publish: false });
-  assert.equal(panel.decision({ type: "string" }), null);
-  assert.equal(panel.decision({ type: "object", properties: { a: { type: "boolean" }, b: { type: "string" } } }), null);
-  assert.equal(panel.decision({}), null);
+test("Approve and Reject send approved, or what a lone yes or no asks for, and nothing else has them", () => {
+  const pair = (schema) => panel.formOf(schema)?.pair;
+  const object = (properties) => ({ type: "object", properties, required: Object.keys(properties) });
+  assert.deepEqual(pair(null), ["approved"]);
+  assert.deepEqual(pair(undefined), ["approved"]);
+  assert.deepEqual(pair({ type: "boolean" }), []);
+  assert.deepEqual(pair(object({ publish: { type: "boolean" } })), ["publish"]);
+  assert.deepEqual(pair(object({ approved: { type: "boolean" }, reason: { type: "string" } })), ["approved"]);
+  assert.equal(pair(object({ urgent: { type: "boolean" }, reason: { type: "string" } })), null);
+  assert.equal(pair(object({ approved: { type: "boolean" }, ok: { type: "boolean" } })), null);
+  assert.equal(pair({ type: "string" }), null);
+  assert.equal(panel.formOf({}), null);
+  assert.equal(panel.formOf(true), null);
+});
+
+const REVIEW = {
+  $defs: {
+    Target: { title: "Target", enum: ["prod", "test"] },
+    Size: { title: "Size", type: "object", properties: { rows: { type: "integer" }, unit: { type: "string", default: "MB" } }, required: ["rows"] },
+  },
+  type: "object",
+  properties: {
+    approved: { type: "boolean" },
+    reason: { type: "string", maxLength: 2000, description: "one sentence" },
+    sample_size: { type: "integer", minimum: 1, exclusiveMaximum: 1001, default: 500 },
+    share: { type: "number", multipleOf: 0.25 },
+    target: { $ref: "#/$defs/Target", default: "test" },
+    shard: { enum: [1, 2, 3, 4, 5] },
+    day: { anyOf: [{ type: "string", format: "date" }, { type: "null" }], default: null },
+    at: { type: "string", format: "date-time" },
+    size: { $ref: "#/$defs/Size" },
+    limits: { anyOf: [{ $ref: "#/$defs/Size" }, { type: "null" }], default: null },
+    tags: { type: "array", items: { type: "string" }, default: ["a", "b"] },
+    weights: { type: "array", items: { type: "number" } },
+    extra: { type: "object", additionalProperties: { type: "integer" }, default: {} },
+    either: { anyOf: [{ type: "integer" }, { type: "string" }] },
+    only: { const: "x" },
+  },
+  required: ["approved", "reason", "at", "size", "share", "either", "shard"],
+};
+
+test("a form has a field of the right kind for each part of a schema, with its bounds and its default", () => {
+  const { fields, pair } = panel.formOf(REVIEW);
+  const kinds = Object.fromEntries(fields.map((field) => [field.path[0], field.kind]));
+  assert.deepEqual(pair, ["approved"]);
+  assert.deepEqual(kinds, {
+    approved: "bool", reason: "long", sample_size: "integer", share: "number", target: "choice", shard: "choice", day: "date",
+    at: "datetime", size: "group", limits: "group", tags: "list", weights: "list", extra: "json", either: "json", only: "choice",
+  });
+  const of = (name) => fields.find((field) => field.path[0] === name);
+  assert.deepEqual([of("sample_size").min, of("sample_size").max, of("sample_size").step, of("sample_size").value], [1, 1000, 1, 500]);
+  assert.deepEqual([of("share").step, of("reason").hint, of("sample_size").label], [0.25, "one sentence", "sample size"]);
+  assert.deepEqual([of("day").unset, of("weights").unset, of("only").unset, of("reason").unset, of("limits").unset], ["null", "omit", "omit", "", "null"]);
+  assert.deepEqual(of("size").fields.map((field) => [field.path, field.kind, field.value]), [
+    [["size", "rows"], "integer", undefined], [["size", "unit"], "text", "MB"],
+  ]);
+  assert.deepEqual(fields.map(panel.firstRaw).slice(2, 6), ["500", "", "1", ""]);
+  assert.equal(panel.firstRaw(of("tags")), "a\nb");
+});
+
+test("two levels of nesting, unknown kinds and broken references fall back to a JSON box", () => {
+  const inner = { type: "object", properties: { x: { type: "object", properties: { y: { type: "integer" } } } } };
+  const { fields } = panel.formOf({ type: "object", properties: { deep: inner, gone: { $ref: "#/$defs/Gone" }, many: { type: "array", items: inner } } });
+  assert.deepEqual(fields.map((field) => field.kind), ["group", "json", "json"]);
+  assert.deepEqual(fields[0].fields.map((field) => field.kind), ["json"]);
+  const self = { $defs: { A: { $ref: "#/$defs/A" } }, $ref: "#/$defs/A" };
+  assert.doesNotThrow(() => panel.formOf(self));
+});
+
+test("what stands in a field becomes the payload's value or says what is wrong with it", () => {
+  const read = (kind, raw, more = {}) => {
+    const found = panel.readField({ kind, path: ["x"], label: "", hint: "", required: true, unset: "", value: undefined, ...more }, raw);
+    return found.ok ? found.value : `! ${found.error}`;
+  };
+  assert.equal(read("integer", " 12 "), 12);
+  assert.equal(read("integer", "1.5"), "! 1.5 is not a whole number");
+  assert.equal(read("integer", ""), "! a number is missing");
+  assert.equal(read("integer", "90071992547409931"), "! too large a number to be sent exactly");
+  assert.equal(read("number", "1e-3"), 0.001);
+  assert.equal(read("number", "x"), "! x is not a number");
+  assert.equal(read("choice", "1", { choices: ["a", 7] }), 7);
+  assert.equal(read("choice", "", { choices: ["a"] }), "! choose one");
+  assert.equal(read("bool", true), true);
+  assert.equal(read("text", " a "), " a ");
+  assert.equal(read("date", "2026-12-01"), "2026-12-01");
+  assert.equal(read("date", ""), "! choose a date");
+  assert.match(read("datetime", "2026-12-01T10:00"), /^2026-12-01T10:00:00[+-]\d\d:\d\d$/);
+  assert.deepEqual(read("list", "a\n b\n\n", { item: "text" }), ["a", " b"]);
+  assert.deepEqual(read("list", "1\n\n2.5", { item: "number" }), [1, 2.5]);
+  assert.equal(read("list", "1\nx", { item: "number" }), "! line 2: x is not a number");
+  assert.match(read("json", "{"), /^! not JSON/);
+});
+
+test("a field's name can't reach into the page's own objects", () => {
+  const payload = panel.placed(panel.placed({}, ["__proto__", "hit"], 1), ["constructor"], 2);
+  assert.equal({}.hit, undefined);
+  assert.equal(JSON.stringify(payload), '{"__proto__":{"hit":1},"constructor":2}');
 });
 
 test("the JSON box starts with a payload of the schema's shape", () => {

@@ -1,11 +1,12 @@
 """What is stored of a wait's `schema=`: panels make their forms from it, in JSON (S39)."""
 
 from dataclasses import dataclass, field
+from datetime import date, datetime
 from typing import TypedDict
 
 import pytest
 
-from nbflow.values.schemas import describe, problems
+from nbflow.values.schemas import UnfitPayloadError, check, describe, problems
 
 
 @dataclass
@@ -29,6 +30,12 @@ class Parcel:
 
 
 @dataclass
+class Visit:
+    on: date
+    at: datetime | None = None
+
+
+@dataclass
 class Tree:
     branches: list["Tree"] = field(default_factory=list)
 
@@ -46,7 +53,9 @@ def test_fields_stand_at_the_top_where_a_form_looks_for_them(schema):
         (Decision, {"approved": True}, {"approved": "perhaps"}, "approved"),
         (Parcel, {"first": {"weight": 1}}, {"first": {"weight": 1}, "others": [{"weight": "x"}]}, "others.0.weight"),
         (Tree, {"branches": [{"branches": []}]}, {"branches": [{"branches": 3}]}, "branches.0.branches"),
-        (list[Part], [{"weight": 1}], [{"weight": 1}, {}], "1"),
+        (list[Part], [{"weight": 1}], [{"weight": 1}, {}], "1.weight"),
+        (Visit, {"on": "2026-12-01"}, {"on": "tomorrow"}, "on"),
+        (Visit, {"on": "2026-12-01", "at": None}, {"on": "2026-12-01", "at": "noon"}, "at"),
     ],
 )
 def test_types_within_types_are_checked_and_the_place_is_named(schema, fits, does_not, where):
@@ -54,3 +63,9 @@ def test_types_within_types_are_checked_and_the_place_is_named(schema, fits, doe
     assert "properties" in described or described["type"] == "array"
     assert problems(described, fits) == []
     assert [path for path, _ in problems(described, does_not)] == [where]
+
+
+def test_a_refused_payload_carries_its_problems_place_by_place():
+    with pytest.raises(UnfitPayloadError, match=r"others\.0\.weight") as caught:
+        check(describe(Parcel, "schema"), {"others": [{"weight": "x"}]}, "wait 'ask'")
+    assert [place for place, _ in caught.value.problems] == [("first",), ("others", "0", "weight")]

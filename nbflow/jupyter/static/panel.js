@@ -310,39 +310,28 @@ export function controls(head) {
 }
 
 /**
- * What Approve and Reject send for a wait, or null where it needs a form.
- * @param {any} schema a JSON schema, or none
- * @returns {((approved: boolean) => any) | null}
- */
-export function decision(schema) {
-  if (schema === null || schema === undefined) return (approved) => ({ approved });
-  if (typeof schema !== "object") return null;
-  if (schema.type === "boolean") return (approved) => approved;
-  const names = Object.keys(schema.properties ?? {});
-  if (names.length === 1 && schema.properties[names[0]]?.type === "boolean") {
-    return (approved) => ({ [names[0]]: approved });
-  }
-  return null;
-}
-
-/**
  * A first payload for the JSON box.
  * @param {any} schema
  * @param {number} [depth]
+ * @param {any} [root]
  * @returns {any}
  */
-export function skeleton(schema, depth = 0) {
+export function skeleton(schema, depth = 0, root = schema) {
   if (schema === null || schema === undefined) return { approved: true };
-  if (typeof schema !== "object" || depth > 4) return null;
-  if ("default" in schema) return schema.default;
-  if ("const" in schema) return schema.const;
-  if (Array.isArray(schema.enum) && schema.enum.length) return schema.enum[0];
-  if (schema.properties) {
-    const entries = Object.entries(schema.properties).map(([name, part]) => [name, skeleton(part, depth + 1)]);
+  const found = typeof schema === "object" && depth <= 4 ? opened(schema, root) : null;
+  if (!found) return null;
+  const { part } = withoutNull(found, root);
+  if (!part) return null;
+  if ("default" in part) return part.default;
+  if ("const" in part) return part.const;
+  if (Array.isArray(part.enum) && part.enum.length) return part.enum[0];
+  if (part.properties) {
+    const whole = depth === 0 ? { ...root, ...found } : root;
+    const entries = Object.entries(part.properties).map(([name, inner]) => [name, skeleton(inner ?? {}, depth + 1, whole)]);
     return Object.fromEntries(entries);
   }
   const kinds = { boolean: false, integer: 0, number: 0, string: "", array: [], object: {} };
-  return kinds[/** @type {keyof typeof kinds} */ (schema.type)] ?? null;
+  return kinds[/** @type {keyof typeof kinds} */ (part.type)] ?? null;
 }
 
 /**
@@ -358,6 +347,310 @@ export function readPayload(text) {
     return { ok: false, error: `not JSON: ${error instanceof Error ? error.message : error}` };
   }
 }
+
+// ---------------------------------------------------------------------------------------------------------------- forms
+
+/**
+ * @typedef {object} Field one question of a form
+ * @property {"bool" | "text" | "long" | "integer" | "number" | "choice" | "date" | "datetime" | "time" | "list" | "group" | "json"} kind
+ * @property {string[]} path where its answer goes in the payload
+ * @property {string} label
+ * @property {string} hint
+ * @property {boolean} required an answer is part of every payload
+ * @property {"" | "null" | "omit"} unset what a switched off answer becomes; "" where it has no switch
+ * @property {any} value what it begins with; undefined where there is nothing to begin with
+ * @property {any[]} [choices]
+ * @property {number} [min]
+ * @property {number} [max]
+ * @property {number | "any"} [step]
+ * @property {number} [length]
+ * @property {string} [pattern]
+ * @property {"text" | "integer" | "number"} [item] what a list is of
+ * @property {Field[]} [fields] of a group
+ */
+/** @typedef {{fields: Field[], pair: string[] | null}} Form `pair`: the yes or no that Approve and Reject answer */
+
+const YES_OR_NO = /^(is_?)?(approved?|accept(ed)?|ok|okay|confirm(ed)?|agreed?|yes|go|go_ahead|allow(ed)?)$/i;
+const LONG_TEXT = 120;
+
+/**
+ * The schema behind references, with what stands beside the reference.
+ * @param {any} part
+ * @param {any} root
+ * @returns {any}
+ */
+function opened(part, root) {
+  let at = part;
+  for (let hops = 0; hops < 8 && at && typeof at === "object"; hops++) {
+    const single = Array.isArray(at.allOf) && at.allOf.length === 1 ? at.allOf[0] : undefined;
+    if (typeof at.$ref !== "string" && !single) return at;
+    const [, place, name] = /^#\/(\$defs|definitions)\/(.+)$/.exec(at.$ref ?? "") ?? [];
+    const found = single ?? (place ? root?.[place]?.[name.replaceAll("~1", "/").replaceAll("~0", "~")] : undefined);
+    if (!found || typeof found !== "object") return null;
+    const { $ref: _ref, allOf: _all, ...beside } = at;
+    at = { ...found, ...beside };
+  }
+  return at && typeof at === "object" ? at : null;
+}
+
+/**
+ * A schema without its null, and whether it had one.
+ * @param {any} part
+ * @param {any} root
+ * @returns {{part: any, nullable: boolean}}
+ */
+function withoutNull(part, root) {
+  const several = part.anyOf ?? part.oneOf;
+  if (Array.isArray(several)) {
+    const rest = several.filter((one) => one?.type !== "null");
+    const { anyOf: _any, oneOf: _one, ...beside } = part;
+    if (rest.length === 1 && rest.length < several.length) {
+      const inner = opened(rest[0], root);
+      return { part: inner && { ...inner, ...beside }, nullable: true };
+    }
+    const constants = rest.map((one) => opened(one, root)).map((one) => (one && "const" in one ? [one.const] : one?.enum));
+    if (constants.every(Array.isArray)) return { part: { ...beside, enum: constants.flat() }, nullable: rest.length < several.length };
+  }
+  if (Array.isArray(part.type) && part.type.includes("null")) {
+    const types = part.type.filter((/** @type {string} */ type) => type !== "null");
+    return { part: { ...part, type: types.length === 1 ? types[0] : types }, nullable: true };
+  }
+  if (Array.isArray(part.enum) && part.enum.includes(null) && part.enum.length > 1) {
+    return { part: { ...part, enum: part.enum.filter((/** @type {any} */ one) => one !== null) }, nullable: true };
+  }
+  return { part, nullable: false };
+}
+
+/** @param {string} name */
+function spoken(name) {
+  return name.replaceAll(/[_-]+/g, " ").trim() || name;
+}
+
+/** @param {any} value */
+function isNumber(value) {
+  return typeof value === "number" && Number.isFinite(value);
+}
+
+/**
+ * @param {any} schema of the part
+ * @param {any} root
+ * @param {string[]} path
+ * @param {boolean} required
+ * @param {any} given what the whole's default says of it
+ * @returns {Field}
+ */
+function fieldOf(schema, root, path, required, given) {
+  const whole = opened(schema, root) ?? {};
+  const { part: found, nullable } = withoutNull(whole, root);
+  const part = found ?? {};
+  const value = given !== undefined ? given : whole.default;
+  const label = typeof schema?.title === "string" ? schema.title : spoken(path[path.length - 1] ?? "answer");
+  const hint = typeof whole.description === "string" ? whole.description : "";
+  /** @type {Field} */
+  const field = { kind: "json", path, label, hint, required, unset: nullable ? "null" : "", value };
+  if (!required && value === undefined) field.unset = "omit";
+  return Object.assign(field, kindOf(part, root, path, value));
+}
+
+/**
+ * What kind of question a schema is.
+ * @param {any} part
+ * @param {any} root
+ * @param {string[]} path
+ * @param {any} value
+ * @returns {Partial<Field>}
+ */
+function kindOf(part, root, path, value) {
+  const choices = "const" in part ? [part.const] : part.enum;
+  if (Array.isArray(choices) && choices.length && choices.length <= 500) return { kind: "choice", choices };
+  switch (part.type) {
+    case "boolean":
+      return { kind: "bool" };
+    case "integer":
+    case "number": {
+      const whole = part.type === "integer";
+      const above = isNumber(part.exclusiveMinimum) ? part.exclusiveMinimum + (whole ? 1 : 0) : undefined;
+      const below = isNumber(part.exclusiveMaximum) ? part.exclusiveMaximum - (whole ? 1 : 0) : undefined;
+      const step = isNumber(part.multipleOf) && part.multipleOf > 0 ? part.multipleOf : whole ? 1 : "any";
+      return { kind: part.type, min: part.minimum ?? above, max: part.maximum ?? below, step };
+    }
+    case "string": {
+      const kinds = { date: "date", "date-time": "datetime", time: "time" };
+      const kind = /** @type {Field["kind"] | undefined} */ (kinds[/** @type {keyof typeof kinds} */ (part.format)]);
+      if (kind) return { kind };
+      const lines = typeof value === "string" && value.includes("\n");
+      const long = lines || part.maxLength > LONG_TEXT || /^(textarea|multi-?line|markdown)$/.test(part.format ?? "");
+      return { kind: long ? "long" : "text", length: part.maxLength, pattern: typeof part.pattern === "string" ? part.pattern : undefined };
+    }
+    case "array": {
+      const item = opened(part.items ?? {}, root);
+      const kinds = { string: "text", integer: "integer", number: "number" };
+      const kind = item?.enum || item?.format ? undefined : kinds[/** @type {keyof typeof kinds} */ (item?.type)];
+      const lines = Array.isArray(value) && value.some((one) => typeof one === "object" || String(one).includes("\n"));
+      return kind && !lines ? { kind: "list", item: /** @type {Field["item"]} */ (kind) } : { kind: "json" };
+    }
+    case "object": {
+      const names = Object.keys(part.properties ?? {});
+      if (path.length !== 1 || !names.length || names.length > 12) return { kind: "json" };
+      const needed = Array.isArray(part.required) ? part.required : [];
+      const fields = names.map((name) => fieldOf(part.properties[name], root, [...path, name], needed.includes(name), value?.[name]));
+      return fields.some(({ kind }) => kind === "group") ? { kind: "json" } : { kind: "group", fields };
+    }
+    default:
+      return { kind: "json" };
+  }
+}
+
+/**
+ * The form that asks for what a JSON schema describes; null where only a JSON box can.
+ * @param {any} schema
+ * @returns {Form | null}
+ */
+export function formOf(schema) {
+  if (schema === null || schema === undefined) {
+    const path = ["approved"];
+    return { fields: [{ kind: "bool", path, label: "approved", hint: "", required: true, unset: "", value: undefined }], pair: path };
+  }
+  const root = typeof schema === "object" ? opened(schema, schema) : null;
+  if (!root) return null;
+  const names = root.type === "object" ? Object.keys(root.properties ?? {}) : [];
+  if (names.length > 30) return null;
+  if (!names.length) {
+    const field = fieldOf(schema, schema, [], true, undefined);
+    if (field.kind === "json") return null;
+    return { fields: [field], pair: field.kind === "bool" && !field.unset ? [] : null };
+  }
+  const needed = Array.isArray(root.required) ? root.required : [];
+  const whole = { ...schema, ...root };
+  const fields = names.map((name) => fieldOf(root.properties[name], whole, [name], needed.includes(name), root.default?.[name]));
+  const bools = fields.filter(({ kind, unset }) => kind === "bool" && !unset);
+  const asks = bools.filter(({ path }) => fields.length === 1 || YES_OR_NO.test(path[0]));
+  const lone = asks.length === 1 ? asks[0] : undefined;
+  return { fields, pair: lone ? lone.path : null };
+}
+
+/**
+ * What stands in a control, as the payload will have it.
+ * @param {Field} field
+ * @param {any} raw text of the control; of a checkbox a bool, of choices the place of the one chosen
+ * @returns {{ok: true, value: any} | {ok: false, error: string}}
+ */
+export function readField(field, raw) {
+  const bad = (/** @type {string} */ error) => /** @type {const} */ ({ ok: false, error });
+  const good = (/** @type {any} */ value) => /** @type {const} */ ({ ok: true, value });
+  switch (field.kind) {
+    case "bool":
+      return good(Boolean(raw));
+    case "choice": {
+      const place = raw === "" || raw === null || raw === undefined ? -1 : Number(raw);
+      return place in (field.choices ?? []) ? good(field.choices?.[place]) : bad("choose one");
+    }
+    case "integer":
+    case "number":
+      return readNumber(field.kind, String(raw));
+    case "date":
+    case "time":
+      return raw ? good(String(raw)) : bad(field.kind === "date" ? "choose a date" : "choose a time");
+    case "datetime":
+      return raw ? good(withOffset(String(raw))) : bad("choose a date and a time");
+    case "list": {
+      const lines = String(raw).split("\n");
+      while (lines.length && !lines[lines.length - 1].trim()) lines.pop();
+      if (field.item === "text") return good(lines);
+      const items = lines.filter((line) => line.trim()).map((line) => readNumber(field.item ?? "number", line));
+      const wrong = items.findIndex((item) => !item.ok);
+      const found = items[wrong];
+      return found && !found.ok ? bad(`line ${wrong + 1}: ${found.error}`) : good(items.map((item) => (item.ok ? item.value : null)));
+    }
+    case "json": {
+      const read = readPayload(String(raw));
+      return read.ok ? good(read.payload) : bad(read.error);
+    }
+    default:
+      return good(String(raw));
+  }
+}
+
+/**
+ * @param {"integer" | "number" | string} kind
+ * @param {string} raw
+ * @returns {{ok: true, value: number} | {ok: false, error: string}}
+ */
+function readNumber(kind, raw) {
+  const text = raw.trim();
+  if (!text) return { ok: false, error: "a number is missing" };
+  const value = Number(text);
+  if (!Number.isFinite(value)) return { ok: false, error: `${short(text)} is not a number` };
+  if (kind !== "integer") return { ok: true, value };
+  if (!Number.isInteger(value)) return { ok: false, error: `${short(text)} is not a whole number` };
+  return Number.isSafeInteger(value) ? { ok: true, value } : { ok: false, error: "too large a number to be sent exactly" };
+}
+
+/** @param {string} text */
+function short(text) {
+  return text.length > 24 ? `${text.slice(0, 23)}…` : text;
+}
+
+/**
+ * A local date and time as ISO 8601 with its offset.
+ * @param {string} local "2026-12-01T10:00"
+ */
+export function withOffset(local) {
+  const minutes = -new Date(local).getTimezoneOffset();
+  if (!Number.isFinite(minutes)) return local;
+  const pad = (/** @type {number} */ n) => String(Math.floor(Math.abs(n))).padStart(2, "0");
+  const seconds = /T\d\d:\d\d$/.test(local) ? ":00" : "";
+  return `${local}${seconds}${minutes < 0 ? "-" : "+"}${pad(minutes / 60)}:${pad(minutes % 60)}`;
+}
+
+/**
+ * What a control shows at first, as its text (a checkbox: a bool; choices: the place of the one chosen).
+ * @param {Field} field
+ * @returns {any}
+ */
+export function firstRaw(field) {
+  const { kind, value } = field;
+  if (kind === "bool") return value === true;
+  if (kind === "choice") {
+    const place = (field.choices ?? []).findIndex((one) => JSON.stringify(one) === JSON.stringify(value));
+    return place >= 0 ? String(place) : field.choices?.length === 1 ? "0" : "";
+  }
+  if (kind === "json") return value === undefined ? "" : JSON.stringify(value, null, 2);
+  if (value === undefined || value === null) return "";
+  if (kind === "list") return Array.isArray(value) ? value.join("\n") : "";
+  if (kind === "datetime") return localInput(String(value));
+  return String(value);
+}
+
+/** @param {string} text ISO 8601 as `<input type=datetime-local>` takes it: in this browser's time zone */
+function localInput(text) {
+  if (!/([zZ]|[+-]\d\d:?\d\d)$/.test(text)) return text.slice(0, 19);
+  const at = new Date(text);
+  if (Number.isNaN(at.getTime())) return "";
+  return new Date(at.getTime() - at.getTimezoneOffset() * 60000).toISOString().slice(0, 19);
+}
+
+/**
+ * Put an answer at its place in a payload; `[]` is the payload itself.
+ * @param {any} payload
+ * @param {string[]} path
+ * @param {any} value
+ */
+export function placed(payload, path, value) {
+  if (!path.length) return value;
+  const [name, ...rest] = path;
+  const whole = payload && typeof payload === "object" ? payload : {};
+  // A name such as __proto__ must become a plain property.
+  Object.defineProperty(whole, name, {
+    value: placed(Object.hasOwn(whole, name) ? whole[name] : undefined, rest, value),
+    enumerable: true,
+    configurable: true,
+    writable: true,
+  });
+  return whole;
+}
+
+// ---------------------------------------------------------------------------------------------------------- rows and news
 
 /**
  * The rows to draw: those in sight and some above and below.
@@ -910,7 +1203,212 @@ class Header {
   }
 }
 
-/** One open wait: what is asked, until when, and the buttons. */
+/** The controls of one form, and what is wrong with their answers. */
+class FormView {
+  /**
+   * @param {Panel} panel
+   * @param {Form} form
+   * @param {string} name of the wait: what the fields belong to
+   */
+  constructor(panel, form, name) {
+    this.panel = panel;
+    this.form = form;
+    this.root = make("div", "nbf-form", "", { role: "group", "aria-label": `Answer to ${name}` });
+    /** @type {{field: Field, raw: () => any, isSet: () => boolean, control: HTMLElement, problem: HTMLElement}[]} */
+    this.parts = [];
+    this.problem = make("div", "nbf-problem", "", { role: "alert" });
+    for (const field of form.fields) if (!this.isPair(field)) this.root.append(this.makeField(field));
+    this.root.append(this.problem);
+    show(this.root, this.parts.length > 0);
+  }
+
+  /** @param {Field} field */
+  isPair(field) {
+    return this.form.pair !== null && JSON.stringify(field.path) === JSON.stringify(this.form.pair);
+  }
+
+  /**
+   * @param {Field} field
+   * @returns {HTMLElement}
+   */
+  makeField(field) {
+    if (field.kind === "group") return this.makeGroup(field);
+    const id = this.panel.uid(`field-${++ids}`);
+    const root = make("div", `nbf-field nbf-${field.kind}-field`);
+    const { control, raw, enable } = makeControl(field, id);
+    const label = make(field.kind === "choice" && control.tagName !== "SELECT" ? "span" : "label", "nbf-field-label", field.label, { id: `${id}-label` });
+    if (label.tagName === "LABEL") label.setAttribute("for", id);
+    else control.setAttribute("aria-labelledby", label.id);
+    const problem = make("div", "nbf-problem", "", { id: `${id}-problem` });
+    const top = make("div", "nbf-field-top");
+    const { isSet, node } = this.makeSwitch(field, enable);
+    if (field.kind === "bool") top.append(control, label);
+    else top.append(label);
+    if (node) top.append(node);
+    root.append(top);
+    if (field.kind !== "bool") root.append(control);
+    if (field.hint) root.append(make("div", "nbf-hint", field.hint, { id: `${id}-hint` }));
+    root.append(problem);
+    control.setAttribute("aria-describedby", field.hint ? `${id}-hint ${problem.id}` : problem.id);
+    this.parts.push({ field, raw, isSet, control, problem });
+    return root;
+  }
+
+  /**
+   * @param {Field} field
+   * @param {(on: boolean) => void} enable
+   * @returns {{isSet: () => boolean, node: HTMLElement | null}}
+   */
+  makeSwitch(field, enable) {
+    if (!field.unset) return { isSet: () => true, node: null };
+    const node = make("label", "nbf-switch");
+    const box = /** @type {HTMLInputElement} */ (make("input", "", "", { type: "checkbox", role: "switch", "aria-label": `set ${field.label}` }));
+    box.checked = field.value !== undefined && field.value !== null;
+    enable(box.checked);
+    box.addEventListener("change", () => enable(box.checked));
+    node.append(box, make("span", "", "set"));
+    return { isSet: () => box.checked, node };
+  }
+
+  /** @param {Field} field */
+  makeGroup(field) {
+    const root = make("fieldset", "nbf-group");
+    const title = make("legend", "nbf-field-label", field.label);
+    const inner = make("div", "nbf-form");
+    const { isSet, node } = this.makeSwitch(field, (on) => show(inner, on));
+    if (node) title.append(node);
+    for (const one of field.fields ?? []) inner.append(this.makeField(one));
+    const problem = make("div", "nbf-problem");
+    root.append(title, inner, problem);
+    this.parts.push({ field, raw: () => null, isSet, control: root, problem });
+    return root;
+  }
+
+  /**
+   * The payload, or null after saying at the fields what is wrong.
+   * @param {boolean} [approved] what the pair says, where there is one
+   * @returns {{payload: any} | null}
+   */
+  read(approved) {
+    this.tell([]);
+    /** @type {any} */
+    let payload = this.form.fields.length === 1 && !this.form.fields[0].path.length ? undefined : {};
+    if (this.form.pair !== null) payload = placed(payload, this.form.pair, approved);
+    const off = this.parts.filter(({ field, isSet }) => field.kind === "group" && !isSet()).map(({ field }) => field.path[0]);
+    let first = null;
+    for (const { field, raw, isSet, control, problem } of this.parts) {
+      if (field.path.length > 1 && off.includes(field.path[0])) continue;
+      if (!isSet()) {
+        if (field.unset === "null") payload = placed(payload, field.path, null);
+        continue;
+      }
+      if (field.kind === "group") {
+        payload = placed(payload, field.path, payload?.[field.path[0]] ?? {});
+        continue;
+      }
+      const read = readField(field, raw());
+      if (read.ok) payload = placed(payload, field.path, read.value);
+      else {
+        mark(control, problem, read.error);
+        first ??= control;
+      }
+    }
+    if (first) focusFirst(first);
+    return first ? null : { payload };
+  }
+
+  /**
+   * Show what Python finds wrong, each at its field, the rest below.
+   * @param {[string[], string][]} problems
+   */
+  tell(problems) {
+    for (const { control, problem } of this.parts) mark(control, problem, "");
+    const rest = [];
+    let first = null;
+    for (const [path, text] of problems) {
+      const fits = this.parts.filter(({ field }) => field.path.every((name, place) => name === path[place]));
+      const part = fits.sort((a, b) => b.field.path.length - a.field.path.length)[0];
+      if (!part || !part.control.checkVisibility?.()) rest.push(path.length ? `${path.join(".")}: ${text}` : text);
+      else {
+        mark(part.control, part.problem, text);
+        first ??= part.control;
+      }
+    }
+    setText(this.problem, rest.join("; "));
+    if (first) focusFirst(first);
+  }
+
+  /** @returns {HTMLElement | undefined} */
+  first() {
+    return this.parts.find(({ control, field }) => field.kind !== "group" && !control.hasAttribute("disabled"))?.control;
+  }
+}
+
+/**
+ * @param {HTMLElement} control
+ * @param {HTMLElement} problem
+ * @param {string} text
+ */
+function mark(control, problem, text) {
+  setText(problem, text);
+  setAttribute(control, "aria-invalid", text ? "true" : null);
+}
+
+/** @param {HTMLElement} control */
+function focusFirst(control) {
+  const inner = /** @type {HTMLElement | null} */ (control.querySelector("input, textarea, select"));
+  (inner ?? control).focus();
+}
+
+/**
+ * @param {Field} field
+ * @param {string} id
+ * @returns {{control: HTMLElement, raw: () => any, enable: (on: boolean) => void}}
+ */
+function makeControl(field, id) {
+  const first = firstRaw(field);
+  if (field.kind === "choice" && (field.choices?.length ?? 0) <= 4) return makeRadios(field, id, first);
+  const tags = { choice: "select", long: "textarea", list: "textarea", json: "textarea" };
+  const control = /** @type {HTMLInputElement} */ (make(tags[/** @type {keyof typeof tags} */ (field.kind)] ?? "input", "", "", { id }));
+  const types = { bool: "checkbox", integer: "number", number: "number", date: "date", datetime: "datetime-local", time: "time" };
+  if (control.tagName === "INPUT") control.type = types[/** @type {keyof typeof types} */ (field.kind)] ?? "text";
+  else if (control.tagName === "TEXTAREA") control.setAttribute("rows", field.kind === "list" ? "3" : "4");
+  if (control.tagName !== "SELECT") control.setAttribute("spellcheck", "false");
+  for (const [name, value] of [["min", field.min], ["max", field.max], ["step", field.step], ["maxlength", field.length]]) {
+    if (value !== undefined && value !== null) control.setAttribute(String(name), String(value));
+  }
+  if (field.kind === "datetime") control.step = "1";
+  if (field.kind === "list") control.placeholder = "one a line";
+  if (field.kind === "choice") {
+    if (first === "") control.append(make("option", "", "choose…", { value: "" }));
+    (field.choices ?? []).forEach((choice, place) => control.append(make("option", "", cell(choice), { value: String(place) })));
+  }
+  if (field.kind === "bool") control.checked = first;
+  else control.value = first;
+  const enable = (/** @type {boolean} */ on) => void (control.disabled = !on);
+  return { control, raw: () => (field.kind === "bool" ? control.checked : control.value), enable };
+}
+
+/**
+ * @param {Field} field
+ * @param {string} id
+ * @param {string} first
+ */
+function makeRadios(field, id, first) {
+  const control = make("div", "nbf-radios", "", { role: "radiogroup", id });
+  const boxes = (field.choices ?? []).map((choice, place) => {
+    const label = make("label", "nbf-radio");
+    const box = /** @type {HTMLInputElement} */ (make("input", "", "", { type: "radio", name: id, value: String(place) }));
+    box.checked = String(place) === first;
+    label.append(box, make("span", "", cell(choice)));
+    control.append(label);
+    return box;
+  });
+  const enable = (/** @type {boolean} */ on) => boxes.forEach((box) => void (box.disabled = !on));
+  return { control, raw: () => boxes.find((box) => box.checked)?.value ?? "", enable };
+}
+
+/** One open wait: what is asked, until when, and the form or the buttons that answer it. */
 class Banner {
   /**
    * @param {Panel} panel
@@ -927,35 +1425,47 @@ class Banner {
     first.append(makeIcon("waiting"), make("span", "nbf-label", "Waiting for you"), make("span", "nbf-name", stepName(["wait", wait.name, wait.count, null])), event, this.left);
     this.root.append(first);
     if (wait.prompt) this.root.append(make("div", "nbf-prompt", wait.prompt));
-    const choose = decision(wait.schema);
-    const actions = make("div", "nbf-actions");
+    const form = formOf(wait.schema);
+    this.form = form ? new FormView(panel, form, wait.name) : null;
+    if (this.form) this.root.append(this.form.root);
     /** @type {HTMLElement[]} */
     this.deciding = [];
-    if (choose) {
-      for (const [label, icon, className, approved] of /** @type {const} */ ([
-        ["Approve", "done", "nbf-approve", true],
-        ["Reject", "failed", "nbf-reject", false],
-      ])) {
-        const button = makeButton(label, icon, className);
-        button.setAttribute("aria-label", `${label} ${wait.event} of ${panel.state().id}: ${wait.name}`);
-        button.addEventListener("click", () => this.decide(button, choose(approved)));
-        this.deciding.push(button);
-      }
-    }
-    this.other = makeButton(choose ? "Send other payload…" : "Send payload…", "", "nbf-quiet");
+    this.actions = make("div", "nbf-actions");
+    if (form) this.makeDeciding(form);
+    this.other = makeButton(form ? "Send other payload…" : "Send payload…", "", "nbf-quiet");
     this.other.setAttribute("aria-expanded", "false");
     this.other.addEventListener("click", () => this.open(Boolean(this.box.hidden)));
-    actions.append(...this.deciding, this.other);
+    this.actions.append(...this.deciding, this.other);
     this.box = this.makeBox(wait);
-    this.root.append(actions, this.box);
-    if (!choose) this.open(true, false);
+    this.root.append(this.actions, this.box);
+    if (!form) this.open(true, false);
+  }
+
+  /** @param {Form} form */
+  makeDeciding(form) {
+    const { wait, panel } = this;
+    /** @type {[string, string, string, boolean | undefined][]} */
+    const pair = [
+      ["Approve", "done", "nbf-approve", true],
+      ["Reject", "failed", "nbf-reject", false],
+    ];
+    for (const [label, icon, className, approved] of form.pair !== null ? pair : [["Send", "", "nbf-approve", undefined]]) {
+      const button = makeButton(String(label), String(icon), String(className));
+      button.setAttribute("aria-label", `${label} ${wait.event} of ${panel.state().id}: ${wait.name}`);
+      button.addEventListener("click", () => {
+        if (button.getAttribute("aria-disabled") === "true") return this.panel.notice(button.title);
+        const read = this.form?.read(/** @type {boolean | undefined} */ (approved));
+        if (read) this.decide(button, read.payload);
+      });
+      this.deciding.push(button);
+    }
   }
 
   /** @param {Wait} wait */
   makeBox(wait) {
     const box = make("div", "nbf-box");
     box.hidden = true;
-    const id = this.panel.uid("payload");
+    const id = this.panel.uid(`payload-${++ids}`);
     const label = make("label", "", "Payload (JSON)", { for: id });
     this.area = /** @type {HTMLTextAreaElement} */ (make("textarea", "", "", { id, rows: "4", spellcheck: "false" }));
     this.area.value = JSON.stringify(skeleton(wait.schema), null, 2);
@@ -985,6 +1495,10 @@ class Banner {
   open(open, focus = true) {
     show(this.box, open);
     show(this.other, !open);
+    if (this.form) {
+      show(this.form.root, !open && this.form.parts.length > 0);
+      for (const button of this.deciding.slice(0, -1)) show(button, !open || !this.form.parts.length);
+    }
     this.other.setAttribute("aria-expanded", String(open));
     if (focus) (open ? this.area : this.other)?.focus();
   }
@@ -995,11 +1509,17 @@ class Banner {
    */
   decide(button, payload) {
     const { name, count } = this.wait;
-    click(this.panel, button, { type: "decide", name, count, payload });
+    setText(/** @type {HTMLElement} */ (this.problem), "");
+    click(this.panel, button, { type: "decide", name, count, payload }, (answer) => {
+      if (answer.ok || !Array.isArray(answer.fields)) return;
+      this.panel.notice("");
+      if (this.form && !this.form.root.hidden) this.form.tell(answer.fields);
+      else setText(/** @type {HTMLElement} */ (this.problem), String(answer.error));
+    });
   }
 
   focus() {
-    (this.deciding.find((button) => button.offsetParent !== null) ?? this.other).focus();
+    (this.form?.first() ?? this.deciding.find((button) => button.offsetParent !== null) ?? this.other).focus();
   }
 
   /** @param {number} now */

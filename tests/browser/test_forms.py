@@ -1,0 +1,218 @@
+"""The form of a wait: a control for each kind of field, what it sends, and what Python says of it."""
+
+import dataclasses
+import datetime as dt
+import enum
+from typing import Annotated, Literal
+
+import msgspec
+import pytest
+from playwright.sync_api import BrowserContext, Page, expect
+
+from nbflow.values.schemas import describe
+from tests.browser.bare import NOW, head, mount, state, wait
+from tests.browser.lab import Notebook, PanelPage
+from tests.browser.test_lab import IMPORTS
+
+
+class Target(enum.Enum):
+    PROD = "prod"
+    STAGING = "staging"
+    TEST = "test"
+
+
+@dataclasses.dataclass
+class Window:
+    hours: int
+    quiet: bool = False
+
+
+@dataclasses.dataclass
+class Review:
+    approved: bool
+    reason: Annotated[str, msgspec.Meta(max_length=40)]
+    notes: Annotated[str, msgspec.Meta(max_length=4_000)] = "none\nyet"
+    sample_size: Annotated[int, msgspec.Meta(ge=1, le=5_000)] = 500
+    threshold: float = 0.5
+    target: Target = Target.PROD
+    shard: Literal[1, 2, 3, 4, 5, 6] = 3
+    notify: bool = True
+    day: dt.date | None = None
+    at: dt.datetime = dt.datetime(2026, 12, 1, 9, 30, tzinfo=dt.UTC)
+    window: Window | None = None
+    tags: list[str] = dataclasses.field(default_factory=list)
+    weights: dict[str, float] = dataclasses.field(default_factory=dict)
+
+
+@pytest.fixture
+def page(context: BrowserContext) -> Page:
+    opened = context.new_page()
+    opened.clock.install(time=NOW / 1000)
+    return opened
+
+
+def asked(page: Page, schema: object) -> PanelPage:
+    described = None if schema is None else describe(schema, "schema")
+    mount(page, state([], [wait(schema=described)], head=head(status="waiting", waiting=1)))
+    page.clock.run_for(100)
+    return PanelPage(page.locator(".nbflow"))
+
+
+def decided(page: Page) -> list:
+    return [message["payload"] for message in page.evaluate("window.kernel.sent") if message["type"] == "decide"]
+
+
+def test_every_kind_of_field_has_its_control_filled_with_its_default(page) -> None:
+    form = asked(page, Review).banner
+    field = form.get_by_label
+    assert field("reason", exact=True).evaluate("(node) => [node.type, node.maxLength]") == ["text", 40]
+    assert field("notes", exact=True).evaluate("(node) => [node.tagName, node.value]") == ["TEXTAREA", "none\nyet"]
+    size = field("sample size").evaluate("(node) => [node.type, node.min, node.max, node.step, node.value]")
+    assert size == ["number", "1", "5000", "1", "500"]
+    assert field("threshold").evaluate("(node) => [node.step, node.value]") == ["any", "0.5"]
+    assert form.get_by_role("radio").evaluate_all("(nodes) => nodes.map((node) => node.checked)") == [True, False, False]
+    assert field("shard").evaluate("(node) => [node.tagName, node.selectedOptions[0].text]") == ["SELECT", "3"]
+    assert field("notify").is_checked()
+    assert field("day", exact=True).evaluate("(node) => [node.type, node.disabled]") == ["date", True]
+    assert field("at", exact=True).evaluate("(node) => node.type") == "datetime-local"
+    assert field("tags").evaluate("(node) => [node.tagName, node.value]") == ["TEXTAREA", ""]
+    assert field("weights").input_value() == "{}"
+    expect(form.get_by_label("hours")).to_be_hidden()
+    expect(form.get_by_role("button", name="Approve")).to_be_visible()
+
+
+def test_what_is_filled_in_is_what_is_sent(page) -> None:
+    panel = asked(page, Review)
+    form = panel.banner
+    form.get_by_label("reason", exact=True).fill("looks right")
+    form.get_by_label("sample size").fill("64")
+    form.get_by_role("radio", name="test").check()
+    form.get_by_label("shard").select_option(label="5")
+    form.get_by_label("notify").uncheck()
+    form.get_by_label("set day").check()
+    form.get_by_label("day", exact=True).fill("2026-12-24")
+    form.get_by_label("set window").check()
+    form.get_by_label("hours").fill("4")
+    form.get_by_label("tags").fill("x\ny\n")
+    panel.button("Reject").click()
+    [payload] = decided(page)
+    assert dt.datetime.fromisoformat(payload.pop("at")) == Review.at
+    assert payload == {
+        "approved": False,
+        "reason": "looks right",
+        "notes": "none\nyet",
+        "sample_size": 64,
+        "threshold": 0.5,
+        "target": "test",
+        "shard": 5,
+        "notify": False,
+        "day": "2026-12-24",
+        "window": {"hours": 4, "quiet": False},
+        "tags": ["x", "y"],
+        "weights": {},
+    }
+
+
+def test_what_cannot_be_read_is_said_at_its_field_and_nothing_is_sent(page) -> None:
+    panel = asked(page, Review)
+    size = panel.banner.get_by_label("sample size")
+    size.fill("")
+    panel.banner.get_by_label("weights").fill("{")
+    panel.button("Approve").click()
+    expect(size).to_have_attribute("aria-invalid", "true")
+    expect(size).to_be_focused()
+    expect(panel.banner.locator(".nbf-field", has=page.get_by_label("sample size")).locator(".nbf-problem")).to_have_text("a number is missing")
+    expect(panel.banner.get_by_text("not JSON")).to_be_visible()
+    assert decided(page) == []
+    size.fill("3")
+    panel.banner.get_by_label("weights").fill("{}")
+    panel.button("Approve").click()
+    assert len(decided(page)) == 1
+
+
+@pytest.mark.parametrize(
+    ("schema", "buttons", "sent"),
+    [
+        (None, ["Approve", "Reject"], {"approved": True}),
+        (bool, ["Approve", "Reject"], True),
+        (Literal["red", "blue"], ["Send"], "blue"),
+        (int, ["Send"], 7),
+        ({"type": "object", "properties": {"urgent": {"type": "boolean"}, "why": {"default": "x"}}}, ["Send"], {"why": "x"}),
+    ],
+    ids=["none", "bool", "choice", "number", "two fields"],
+)
+def test_a_lone_yes_or_no_is_a_pair_of_buttons_and_anything_else_is_sent(page, schema, buttons, sent) -> None:
+    panel = asked(page, schema)
+    shown = panel.banner.locator(".nbf-actions").first.locator("button:visible")
+    assert shown.all_inner_texts()[:-1] == buttons
+    if panel.banner.get_by_role("radio").count():
+        panel.banner.get_by_label("blue").check()
+    if panel.banner.get_by_role("spinbutton").count():
+        panel.banner.get_by_role("spinbutton").fill("7")
+    shown.first.click()
+    assert decided(page) == [sent]
+
+
+def test_what_a_form_cannot_ask_is_asked_as_json(page) -> None:
+    panel = asked(page, {"type": "array", "items": {"type": "object"}})
+    panel.banner.get_by_label("Payload (JSON)").fill("[{}]")
+    panel.banner.get_by_role("button", name="Send", exact=True).click()
+    assert decided(page) == [[{}]]
+
+
+def test_other_payloads_can_be_sent_past_the_form_and_the_form_comes_back(page) -> None:
+    panel = asked(page, Review)
+    panel.button("Send other payload").click()
+    expect(panel.banner.get_by_label("reason", exact=True)).to_be_hidden()
+    expect(panel.button("Approve")).to_be_hidden()
+    box = panel.banner.get_by_label("Payload (JSON)")
+    assert '"sample_size": 500' in box.input_value()
+    panel.button("Cancel").click()
+    expect(panel.banner.get_by_label("reason", exact=True)).to_be_visible()
+
+
+TYPED = """\
+%%workflow typed
+import dataclasses, datetime, enum
+from typing import Annotated
+import msgspec
+class Target(enum.Enum):
+    PROD = "prod"
+    TEST = "test"
+@dataclasses.dataclass
+class Approval:
+    approved: bool
+    reason: str
+    sample_size: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 500
+    target: Target = Target.PROD
+    day: datetime.date | None = None
+class Typed(WorkflowEntrypoint):
+    async def run(self, event, step):
+        answer = await step.wait_for_event("ask the editor", "approval", schema=Approval, prompt="Publish?")
+        return answer.payload
+"""
+
+
+def test_python_refuses_a_bad_value_at_its_field_and_takes_a_good_one(open_notebook) -> None:
+    notebook: Notebook = open_notebook(IMPORTS, TYPED)
+    notebook.run_to_end(0)
+    notebook.run_to_end(1)
+    panel = notebook.panel(1)
+    panel.await_live()
+    panel.await_word("Waiting for you")
+    size = panel.banner.get_by_label("sample size")
+    size.fill("5000")
+    panel.banner.get_by_label("reason", exact=True).fill("fits")
+    panel.button("Approve").click()
+    expect(panel.banner.locator(".nbf-field", has=notebook.page.get_by_label("sample size")).locator(".nbf-problem")).to_contain_text("5000 is greater than")
+    expect(size).to_be_focused()
+    expect(panel.banner.get_by_label("reason", exact=True)).to_have_value("fits")
+    size.fill("40")
+    panel.banner.get_by_label("set day").check()
+    panel.banner.get_by_label("day", exact=True).fill("2026-12-24")
+    panel.button("Approve").click()
+    panel.await_word("Complete")
+    result = panel.root.locator(".nbf-result")
+    for part in ('"sample_size":40', '"target":"prod"', '"day":"2026-12-24"', '"approved":true'):
+        expect(result).to_contain_text(part)
+    assert notebook.errors == []
