@@ -121,7 +121,9 @@ def test_what_cannot_be_read_is_said_at_its_field_and_nothing_is_sent(page) -> N
     panel.button("Approve").click()
     expect(size).to_have_attribute("aria-invalid", "true")
     expect(size).to_be_focused()
-    expect(panel.banner.locator(".nbf-field", has=page.get_by_label("sample size")).locator(".nbf-problem")).to_have_text("a number is missing")
+    expect(panel.banner.locator(".nbf-field", has=page.get_by_label("sample size")).locator(".nbf-problem")).to_have_text(
+        "a number is missing"
+    )
     expect(panel.banner.get_by_text("not JSON")).to_be_visible()
     assert decided(page) == []
     size.fill("3")
@@ -204,7 +206,9 @@ def test_python_refuses_a_bad_value_at_its_field_and_takes_a_good_one(open_noteb
     size.fill("5000")
     panel.banner.get_by_label("reason", exact=True).fill("fits")
     panel.button("Approve").click()
-    expect(panel.banner.locator(".nbf-field", has=notebook.page.get_by_label("sample size")).locator(".nbf-problem")).to_contain_text("5000 is greater than")
+    expect(
+        panel.banner.locator(".nbf-field", has=notebook.page.get_by_label("sample size")).locator(".nbf-problem")
+    ).to_contain_text("5000 is greater than")
     expect(size).to_be_focused()
     expect(panel.banner.get_by_label("reason", exact=True)).to_have_value("fits")
     size.fill("40")
