@@ -22,6 +22,11 @@ def new_instance_id(workflow: str) -> str:
     return f"{workflow.lower()[:60]}-{moment}{chance}"
 
 
+def random_bytes(count: int) -> bytes:
+    """Bytes that nobody can guess: salts and nonces."""
+    return os.urandom(count)
+
+
 def new_uid() -> str:
     """32 hex digits for stores, engines, events: never a pid, which the system gives out again."""
     return uuid.uuid4().hex

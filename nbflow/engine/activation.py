@@ -20,10 +20,10 @@ from nbflow.core.names import step_name
 from nbflow.engine.bodies import BODY
 from nbflow.engine.calls import Call, unseen, unseen_failure
 from nbflow.engine.loop import ACTIVATION, keep_for_ever
-from nbflow.engine.outputs import full_record, is_artifact, reference
+from nbflow.engine.outputs import failure_of, is_artifact, reference
 from nbflow.engine.scope import Scope
 from nbflow.errors import StopSignal, UndecodableError, UsageError
-from nbflow.values import codec, failures
+from nbflow.values import codec
 from nbflow.values.nodes import type_name
 
 if TYPE_CHECKING:
@@ -295,12 +295,10 @@ class Activation(Scope):
         if record is None:
             return  # restarted at this moment, in another thread
         if record.state is StepState.FAILED:
-            error = failures.decode_error(full_record(record), step=str(call.key), attempts=record.attempt)
-            if record.sensitive:
+            known, error = failure_of(record, self.live.files, call.original)
+            if known and record.sensitive:
                 self.secrets.append(error)
-            if call.original is not None and error is not call.original:
-                error.__cause__ = call.original
-            self._hand_out(call, (False, error))
+            (self._hand_out if known else self._decoded)(call, (False, error))
             return
         data = record.value
         if call.lazy or data is None or not is_artifact(data):

@@ -19,11 +19,11 @@ from nbflow.engine.calls import Call
 from nbflow.engine.context import StepContext, StepName, bind, idempotency_key, is_async
 from nbflow.engine.delays import DelayQuestion
 from nbflow.engine.loop import ACTIVATION
-from nbflow.engine.outputs import body_of, has_references, is_light, record_bytes, with_values, withheld
+from nbflow.engine.outputs import body_of, encode_result, has_references, is_light, record_bytes, with_values, withheld
 from nbflow.engine.threads import Outcome, ThreadJob, call_in, outcome_of, run_alone
 from nbflow.engine.timers import Timer
 from nbflow.errors import NonRetryableError, NotSerialisableError, RetryAfter, StepTimeoutError, UsageError
-from nbflow.values import codec, failures
+from nbflow.values import failures
 from nbflow.values.nodes import type_name
 
 if TYPE_CHECKING:
@@ -253,7 +253,7 @@ class Body:
 
     def _encode(self, value: object) -> Outcome:
         try:
-            return True, codec.encode(value, self.live.files)
+            return True, encode_result(value, self.live.files, sensitive=self._sensitive)
         except NotSerialisableError as error:
             failed = NotSerialisableError(f"step {str(self.key)!r} returned what cannot be stored: {error}")
             return False, failed.with_traceback(error.__traceback__)
@@ -323,7 +323,7 @@ class Body:
         self.call.original = error
         self._close()
         if self._sensitive:  # what `run` gets is kept apart from what is shown
-            body, value = self._attempt_body() | {"error": withheld(record)}, record_bytes(record)
+            body, value = self._attempt_body() | {"error": withheld(record)}, record_bytes(record, self.live.files)
             self.scope.ended(self._kind("failed"), self.call, body, value)
         else:
             self.scope.ended(self._kind("failed"), self.call, self._attempt_body() | {"error": record})

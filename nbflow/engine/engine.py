@@ -24,13 +24,13 @@ from nbflow.engine.news import News
 from nbflow.engine.registry import Registry, Workflow
 from nbflow.engine.schedules import Schedules
 from nbflow.engine.slots import Slots, Waiting
+from nbflow.engine.stores import open_store
 from nbflow.engine.threads import BodyThreads, MainQueue
 from nbflow.engine.timers import EngineTime, Timers
 from nbflow.engine.watch import LoopWatch
 from nbflow.errors import InvalidStatusError, StoreError
 from nbflow.store.base import Store
 from nbflow.store.feed import Feed
-from nbflow.store.memory import MemoryStore
 from nbflow.values.artifacts import ArtifactFolder
 
 log = logging.getLogger("nbflow")
@@ -72,7 +72,7 @@ class Engine:
     ) -> None:
         self.clock: Clock = clock or SystemClock()
         self.notebook = notebook if notebook is not None else os.path.basename(sys.argv[0] or "")
-        self.store: Store = store or _open_store(path, self.notebook, lock_timeout, self.clock)
+        self.store: Store = store or open_store(path, self.notebook, lock_timeout, self.clock)
         self.engine_id, self.uid = self.store.engine_id, self.store.uid
         self._env: dict[str, Any] = dict(env or {})
         self.max_steps = max_steps
@@ -389,12 +389,3 @@ class Engine:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.close()
-
-
-def _open_store(path: str | os.PathLike[str] | None, notebook: str, lock_timeout: float, clock: Clock) -> Store:
-    if path is not None and os.fspath(path) == ":memory:":
-        return MemoryStore(clock)
-    from nbflow.store.history_store import FileStore
-
-    store: Store = FileStore(path, notebook=notebook, clock=clock, lock_timeout=lock_timeout)
-    return store

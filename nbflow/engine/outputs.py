@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 
 from nbflow.core.history import StepRecord
-from nbflow.errors import NotSerialisableError
-from nbflow.values import codec
+from nbflow.errors import NotSerialisableError, UndecodableError
+from nbflow.values import codec, failures, sealing
 from nbflow.values.artifacts import ArtifactFolder, ArtifactRef
 
 _SCALARS = frozenset({type(None), bool, int, float})
@@ -47,6 +47,14 @@ def body_of(encoded: codec.Encoded, *, sensitive: bool = False) -> dict[str, Any
     return body
 
 
+def encode_result(value: object, files: ArtifactFolder, *, sensitive: bool) -> codec.Encoded:
+    """Encode what a body gave; what is sensitive is sealed where the environment has a key."""
+    if not (sensitive and sealing.wanted()):
+        return codec.encode(value, files)
+    whole = codec.encode(value, None, with_preview=False)
+    return codec.Encoded(sealing.sealed(whole.data, files), whole.type, None, None, {})
+
+
 def withheld(record: dict[str, Any]) -> dict[str, Any]:
     """An error as it may be shown where its step is sensitive: its class only."""
     return {"type": record.get("type", ""), "message": REDACTED, "traceback": ""}
@@ -69,22 +77,31 @@ def tells_of(error: BaseException | None, secrets: list[BaseException]) -> bool:
     return False
 
 
-def record_bytes(record: dict[str, Any]) -> bytes:
+def record_bytes(record: dict[str, Any], files: ArtifactFolder) -> bytes:
     """The whole record of a sensitive error, as the entry's value: for `run`, not for displays."""
-    return b"e" + msgspec.json.encode(record)
+    data = b"e" + msgspec.json.encode(record)
+    return sealing.sealed(data, files) if sealing.wanted() else data
 
 
-def full_record(step: StepRecord) -> dict[str, Any]:
-    """The error of a failed step as `run` gets it."""
-    if step.value is not None and step.value[:1] == b"e":
-        whole: dict[str, Any] = msgspec.json.decode(step.value[1:])
-        return whole
-    return step.error or {}
+def failure_of(step: StepRecord, files: ArtifactFolder, original: BaseException | None) -> tuple[bool, BaseException]:
+    """The error of a failed step as `run` gets it; False and why where it is sealed and the key is not here (S17)."""
+    data, record = step.value or b"", step.error or {}
+    try:
+        if data[:1] == b"x":
+            data = sealing.unsealed(data, files)
+    except UndecodableError as needs:
+        return False, needs
+    if data[:1] == b"e":
+        record = msgspec.json.decode(data[1:])
+    error = failures.decode_error(record, step=str(step.key), attempts=step.attempt)
+    if original is not None and error is not original:
+        error.__cause__ = original
+    return True, error
 
 
 def is_artifact(data: bytes) -> bool:
     """Whether reading the value means reading a file: done in a thread."""
-    return data[:1] == b"a"
+    return data[:1] == b"a" or data[:2] == b"x{"
 
 
 def reference(data: bytes, body: dict[str, Any], files: ArtifactFolder) -> ArtifactRef:

@@ -22,8 +22,7 @@ def stored_files(rows: Rows) -> dict[str, tuple[str, str]]:
     query = """
         select coalesce(step, kind), value
         from nb.entries
-        where (value between 'a'::blob and 'b'::blob or value between 't'::blob and 'u'::blob)
-          and contains(decode(value), 'uri')
+        where value >= 'a'::blob and value < 'y'::blob and contains(decode(value), 'uri')
           and created_seq not in (select created_seq from nb.entries where kind = 'deleted')
         order by seq
     """

@@ -1,7 +1,7 @@
 """The door between user values and stored bytes: exact or refused (API.md §2).
 
 The first character of the stored text is its format: `j` plain JSON that comes back exactly, `t` tagged JSON (see
-`nodes.py`), `a` a reference to an artefact.
+`nodes.py`), `a` a reference to an artefact, `x` a sealed one of these (see `sealing.py`).
 """
 
 import hashlib
@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from nbflow.errors import UndecodableError
-from nbflow.values import arrays, models, moments, pandas_types, plain_types, tables  # noqa: F401 - they fill nodes.py
+from nbflow.values import arrays, models, moments, pandas_types, plain_types, sealing, tables  # noqa: F401 - they fill nodes.py
 from nbflow.values import preview as previews
 from nbflow.values.artifacts import ArtifactFolder, ArtifactRef
 from nbflow.values.classes import register
@@ -117,6 +117,8 @@ def decode(data: bytes, files: ArtifactFolder | None, *, allow_pickle: bool = Fa
     """
     if data[:1] == b"j":
         return _from_json(data[1:])
+    if data[:1] == b"x":
+        data = sealing.unsealed(data, files)
     try:
         return Reader(files, allow_pickle=allow_pickle).value(_from_json(data[1:]))
     except UndecodableError:

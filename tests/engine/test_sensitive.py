@@ -1,5 +1,9 @@
 """sensitive="output": the workflow gets the value, no display does (API.md §1)."""
 
+import base64
+import time
+
+import numpy as np
 import pytest
 
 from nbflow import NonRetryableError, UsageError, WorkflowEntrypoint
@@ -86,3 +90,93 @@ def test_other_words_are_refused():
 
     with Engine(":memory:") as engine:
         assert engine.register(Wrong).create().wait(10, "finished").output == "ok"
+
+
+KEY = "k" * 20 + "-of-the-operator-1234567890"
+
+
+class Sealed(WorkflowEntrypoint):
+    async def run(self, event, step):
+        token = await step.do("token", lambda: {"token": SECRET}, sensitive="output")
+        table = await step.do("table", lambda: np.frombuffer(SECRET.encode() * 100_000, np.uint8), sensitive="output")
+        lazy = await step.do("lazy", lambda: [SECRET] * 3, sensitive="output", lazy=True)
+        loaded = await step.do("load", lambda ref: len(ref), lazy)
+        try:
+            await step.do("fails", fails_with_secret, sensitive="output")
+        except NonRetryableError as error:
+            said = SECRET in str(error)
+        await step.wait_for_event("w", "go")
+        return token["token"] == SECRET and bytes(table[: len(SECRET)]) == SECRET.encode() and loaded == 3 and said
+
+
+def fails_with_secret():
+    raise NonRetryableError(f"no access with {SECRET}")
+
+
+def bytes_of(folder):
+    return b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.fixture
+def waiting(tmp_path, monkeypatch):
+    """An instance that waits, its sensitive values sealed with KEY."""
+    monkeypatch.setenv("NBFLOW_KEY", KEY)
+    with Engine(tmp_path / "h.duckdb") as engine:
+        assert engine.register(Sealed).create(id="one").wait(20).status == "waiting"
+    return tmp_path
+
+
+def test_with_a_key_nothing_on_disk_holds_the_value_and_a_replay_gets_it(waiting):
+    stored = bytes_of(waiting)
+    assert SECRET.encode() not in stored
+    assert base64.b64encode(SECRET.encode())[:-4] not in stored
+    assert any(path.suffix == ".sealed" for path in waiting.rglob("*"))
+    with Engine(waiting / "h.duckdb") as engine:
+        engine.register(Sealed)
+        instance = engine.get("one")
+        assert SECRET not in shown(engine, instance)
+        instance.send_event("go")
+        assert instance.wait(20, "finished").output is True
+
+
+@pytest.mark.parametrize("other", [None, "another-key-of-more-than-32-characters", "short"])
+def test_without_the_key_the_instance_is_interrupted_and_goes_on_with_it(waiting, monkeypatch, other):
+    if other == "short":
+        monkeypatch.setenv("NBFLOW_KEY", other)
+        with pytest.raises(UsageError, match="has 5 characters and needs 32"):
+            Engine(waiting / "h.duckdb")
+    else:
+        monkeypatch.delenv("NBFLOW_KEY") if other is None else monkeypatch.setenv("NBFLOW_KEY", other)
+        with Engine(waiting / "h.duckdb") as engine:
+            engine.register(Sealed)
+            instance = engine.get("one")
+            instance.send_event("go")
+            assert "NBFLOW_KEY" in eventually(lambda: instance.status().interrupted)
+    monkeypatch.setenv("NBFLOW_KEY", KEY)
+    with Engine(waiting / "h.duckdb") as engine:
+        engine.register(Sealed)
+        instance = engine.get("one")
+        if other == "short":
+            instance.send_event("go")
+        instance.resume()
+        assert instance.wait(20, "finished").output is True
+
+
+def test_a_flipped_byte_in_a_sealed_file_is_damage(waiting):
+    [file] = waiting.rglob("*.sealed")
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    with Engine(waiting / "h.duckdb") as engine:
+        engine.register(Sealed)
+        instance = engine.get("one")
+        instance.send_event("go")
+        assert "table" in eventually(lambda: instance.status().interrupted)
+
+
+def eventually(ask, seconds=10):
+    deadline = time.monotonic() + seconds
+    while not (told := ask()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return told

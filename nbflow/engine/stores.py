@@ -1,0 +1,19 @@
+"""Which store an engine works on."""
+
+import os
+
+from nbflow.clock import Clock
+from nbflow.store.base import Store
+from nbflow.store.memory import MemoryStore
+from nbflow.values import sealing
+
+
+def open_store(path: str | os.PathLike[str] | None, notebook: str, lock_timeout: float, clock: Clock) -> Store:
+    """Open the store in that DuckDB file, the default one for None, one in memory for ":memory:"."""
+    sealing.wanted()  # a key that cannot serve is said before anything is stored
+    if path is not None and os.fspath(path) == ":memory:":
+        return MemoryStore(clock)
+    from nbflow.store.history_store import FileStore
+
+    store: Store = FileStore(path, notebook=notebook, clock=clock, lock_timeout=lock_timeout)
+    return store
