@@ -4,6 +4,7 @@ Each decision is taken on what is in the file after the owner's journal has been
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from nbflow.clock import Clock
 from nbflow.core.history import Head, fold_head
@@ -13,7 +14,7 @@ from nbflow.store.base import Decision
 from nbflow.store.desk import place
 from nbflow.store.loader import Loader
 from nbflow.store.memory import claim_body
-from nbflow.store.session import Session
+from nbflow.store.session import ROWS, Session
 
 Decide = Callable[[Head, Callable[[], list[Entry]]], Sequence[Decision]]
 
@@ -68,6 +69,14 @@ def _created(
     return given
 
 
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A claim that was written; *entries* are all of the instance, None where that is much to read under one lease."""
+
+    claim: Entry
+    entries: list[Entry] | None
+
+
 def claim(
     loader: Loader,
     clock: Clock,
@@ -75,7 +84,7 @@ def claim(
     owner: Owner,
     by: str,
     gone_for_good: Callable[[Owner], bool],
-) -> dict[int, Entry]:
+) -> "dict[int, Claimed]":
     """Write claims on those of the instances that nobody runs, or only engines that are *gone_for_good*."""
     gone: set[str] = set()
 
@@ -92,7 +101,7 @@ def claim(
             complete &= buried is not False
         return complete
 
-    def work(session: Session) -> dict[int, Entry]:
+    def work(session: Session) -> dict[int, Claimed]:
         now = clock.now()
         claims = []
         for seq, head in session.heads(created_seqs).items():
@@ -102,7 +111,12 @@ def claim(
             if head.owner is not None and (lost := session.lost(head.owner.engine)) is not None:
                 body["lost"] = lost
             claims.append(Entry(Kind.CLAIMED, seq, head.token + 1, now, body=body))
-        return {entry.created_seq: entry for entry in session.write(claims)}
+        left, claimed = ROWS, {}
+        for entry in session.write(claims):
+            entries = session.entries(entry.created_seq, 0, entry.seq, left) if left else []
+            claimed[entry.created_seq] = Claimed(entry, entries if len(entries) < left else None)
+            left -= len(entries)
+        return claimed
 
     return loader.after(load, work)
 

@@ -22,12 +22,12 @@ from nbflow.store.database import Database, connect
 from nbflow.store.desk import Desk, place
 from nbflow.store.layout import Layout
 from nbflow.store.loader import Loader
+from nbflow.store.newest import AT_ONCE, newest
 from nbflow.store.opening import Entrance
 from nbflow.store.session import ROWS, Session
 
 T = TypeVar("T")
 
-_AT_ONCE = 500
 _CLOSING = 2.0
 _OF_PARENT = "this engine belongs to the parent process: make a new Engine in the child"
 _time = SystemClock()
@@ -181,10 +181,10 @@ class FileStore:
             return life is False or (life is None and force)
 
         def job() -> dict[int, list[Entry]]:
-            claims: dict[int, Entry] = {}
-            for start in range(0, len(wanted), _AT_ONCE):
-                claims |= direct.claim(self._loader, self._clock, wanted[start : start + _AT_ONCE], here, by, gone)
-            return {seq: self._read(seq, claim.seq) for seq, claim in claims.items()}
+            claims: dict[int, direct.Claimed] = {}
+            for start in range(0, len(wanted), AT_ONCE):
+                claims |= direct.claim(self._loader, self._clock, wanted[start : start + AT_ONCE], here, by, gone)
+            return {seq: self._read(seq, one.claim.seq) if one.entries is None else one.entries for seq, one in claims.items()}
 
         return self._ask(job)
 
@@ -225,36 +225,7 @@ class FileStore:
 
     def heads(self, workflow: str | None = None, *, unfinished: bool = False, limit: int | None = 100) -> list[Head]:
         """Instances, newest first, deleted ones left out."""
-        query = (
-            "select seq from nb.entries where kind = 'created' and ($1 is null or starts_with(key, $1)) "
-            "and seq not in (select created_seq from nb.entries where kind = 'deleted')"
-        )
-        if unfinished:  # the fold decides; this leaves out what has ended and was never begun again
-            query += (
-                " and seq not in (select created_seq from nb.entries where step is null and kind in "
-                "('completed', 'errored', 'terminated', 'retried', 'restarted') group by created_seq "
-                "having arg_max(kind, seq) in ('completed', 'errored', 'terminated'))"
-            )
-        query += " order by seq desc"
-        if limit is not None and not unfinished:
-            query += f" limit {limit:d}"
-        prefix = None if workflow is None else f"{workflow}/"
-
-        def job() -> list[Head]:
-            seqs = self._loader.after(Session.load_all, lambda session: [seq for (seq,) in session.rows(query, [prefix])])
-            found: list[Head] = []
-            for start in range(0, len(seqs), _AT_ONCE):
-                part = seqs[start : start + _AT_ONCE]
-                with self._loader.session() as session:
-                    heads = session.heads(part)
-                found += [
-                    head for seq in part if (head := heads.get(seq)) and not head.deleted and not (unfinished and head.finished)
-                ]
-                if limit is not None and len(found) >= limit:
-                    break
-            return found[:limit]
-
-        return self._ask(job)
+        return self._ask(lambda: newest(self._loader, workflow, unfinished=unfinished, limit=limit))
 
     def head(self, created_seq: int) -> Head | None:
         """One instance, None where it is deleted or was never there."""
