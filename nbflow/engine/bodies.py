@@ -22,7 +22,7 @@ from nbflow.engine.loop import ACTIVATION
 from nbflow.engine.outputs import body_of, encode_result, has_references, is_light, record_bytes, with_values, withheld
 from nbflow.engine.threads import Outcome, ThreadJob, call_in, outcome_of, run_alone
 from nbflow.engine.timers import Timer
-from nbflow.errors import NonRetryableError, NotSerialisableError, RetryAfter, StepTimeoutError, UsageError
+from nbflow.errors import NonRetryableError, NotSerialisableError, RetryAfter, StepTimeoutError, UndecodableError, UsageError
 from nbflow.values import failures
 from nbflow.values.nodes import type_name
 
@@ -281,6 +281,9 @@ class Body:
                 self.fail(UsageError(msg))
 
     def _failed(self, error: BaseException) -> None:
+        if type(error) is UndecodableError:  # a reference among the arguments, or loaded by the body (S17)
+            self.live.interrupt(self.scope, self.key, error)
+            return
         record = self.live.history.steps.get(self.key)
         if record is None:
             self._close()  # restarted at this moment, in another thread

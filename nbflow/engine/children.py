@@ -13,7 +13,7 @@ from nbflow.engine import creating
 from nbflow.engine.calls import Call, StepCall
 from nbflow.engine.outputs import body_of
 from nbflow.engine.threads import Outcome
-from nbflow.errors import InstanceFailedError
+from nbflow.errors import InstanceFailedError, UndecodableError
 from nbflow.values import codec, failures
 
 if TYPE_CHECKING:
@@ -100,6 +100,8 @@ class Child:
         succeeded, made = outcome
         if succeeded:
             self._end(Kind.CHILD_FINISHED, body_of(made), made.data)
+        elif type(made) is UndecodableError:
+            self.activation.live.interrupt(self.activation, self.call.key, made)
         else:
             error = made if isinstance(made, InstanceFailedError) else InstanceFailedError(f"child {self.child_id!r}: {made}")
             self.call.original = made

@@ -48,6 +48,8 @@ class Engine:
         max_steps: `step.do` calls allowed in one activation (S14).
         max_running: instances at work at once; waiting ones do not count, the others are `queued` (S5).
         lock_timeout: seconds to wait for the DuckDB file where others hold it; steps never wait for it.
+        allow_pickle: pickle results that nothing else can store, and read such ones back, which runs what is in them:
+            only for histories you trust. They are not readable without it.
         retention: a duration: finished instances that ended longer ago are deleted when the engine starts.
         notify: called with an instance and "waiting", "errored" or "complete", once each, never in a replay.
         notebook: the notebook or script this engine works for; what it may resume by itself depends on it (S51).
@@ -64,6 +66,7 @@ class Engine:
         max_steps: int = 10_000,
         max_running: int | None = None,
         lock_timeout: float = 10.0,
+        allow_pickle: bool = False,
         retention: Any = None,
         notify: Callable[[WorkflowInstance, str], Any] | None = None,
         notebook: str | None = None,
@@ -75,7 +78,7 @@ class Engine:
         self.store: Store = store or open_store(path, self.notebook, lock_timeout, self.clock)
         self.engine_id, self.uid = self.store.engine_id, self.store.uid
         self._env: dict[str, Any] = dict(env or {})
-        self.max_steps = max_steps
+        self.max_steps, self.allow_pickle = max_steps, allow_pickle
         self.notify = notify
         self.folds = Folds(self.store)
         self.feed = Feed()
@@ -241,7 +244,8 @@ class Engine:
 
     def artifact_folder(self, head: Head) -> ArtifactFolder:
         """The artefacts of an instance."""
-        return ArtifactFolder(self.store.artifacts, f"{head.workflow}/{head.instance_id}")
+        name = f"{head.workflow}/{head.instance_id}"
+        return ArtifactFolder(self.store.artifacts, name, allow_pickle=self.allow_pickle)
 
     def broke(self, error: StoreError) -> None:
         """The store takes nothing more: start nothing more, hand nothing out, and say why to whoever asks."""

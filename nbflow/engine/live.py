@@ -22,6 +22,7 @@ from nbflow.engine.outputs import body_of, encode_output, is_light, tells_of, wi
 from nbflow.engine.rest import Rest
 from nbflow.engine.rolling import Rollback
 from nbflow.engine.scope import Scope
+from nbflow.engine.unreadable import why_interrupted
 from nbflow.engine.waits import Wait, match
 from nbflow.errors import StepInterruptedError, UndecodableError, listed
 from nbflow.store.views import InstanceView, instance_view
@@ -194,7 +195,7 @@ class LiveInstance:
         try:
             params = codec.decode(head.params, self.files)
         except UndecodableError as error:
-            self._say_interrupted("params", error)
+            self._say_interrupted(None, error)
             return
         workflow, event = self.workflow, make_event(params, head)
         activation = Activation(self, lambda: workflow.run(event, activation))
@@ -250,6 +251,9 @@ class LiveInstance:
     def fail(self, activation: Activation, error: BaseException) -> None:
         """An error has left `run`: roll back what has a handler, then the instance is errored (S46)."""
         self.unreached = activation.unreached()
+        if type(error) is UndecodableError:  # `run` has loaded a reference
+            self.interrupt(activation, None, error)
+            return
         record = failures.record_error(error)
         if activation.secrets and tells_of(error, activation.secrets):
             record = withheld(record)
@@ -309,16 +313,16 @@ class LiveInstance:
             self.activate()  # a resume, or new code, came while it wound down
         self.notify()
 
-    def interrupt(self, activation: Activation, key: StepKey, error: UndecodableError) -> None:
+    def interrupt(self, activation: Scope, key: StepKey | None, error: UndecodableError) -> None:
         """A recorded value cannot be read now: no failure of the step; the instance goes on when it can be (S17)."""
         if self.activation is not activation:
             return
         self.activation = None
         activation.abandon()
-        self._say_interrupted(f"step {str(key)!r}", error)
+        self._say_interrupted(key, error)
 
-    def _say_interrupted(self, where: str, error: UndecodableError) -> None:
-        why = f"needs {error.needs} ({where})"
+    def _say_interrupted(self, key: StepKey | None, error: UndecodableError) -> None:
+        why = why_interrupted(self.history, key, error)
         if self.history.head.interrupted != why:
             self.record(Kind.INTERRUPTED, None, {"why": why, "message": str(error)}, acked=noted)
         self.rest.ended()

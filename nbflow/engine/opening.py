@@ -59,7 +59,7 @@ def open_instance(engine: "Engine", workflow: Workflow, instance_id: str | None,
         UsageError: a bad id, or an instance of that id has other params; nothing was done.
     """
     engine.check_open()
-    wanted = codec.encode({} if params is None else params, None, with_preview=False).data
+    wanted = _stored(engine, {} if params is None else params)
     if instance_id is not None:
         names.instance_id(instance_id)
         head = next(iter(engine.store.find(instance_id, workflow.name)), None)
@@ -103,7 +103,7 @@ def _differs(engine: "Engine", head: Head, params: Any) -> str:
         keys = [
             repr(str(key))
             for key in {**recorded, **given}
-            if key not in given or key not in recorded or not _equal(given[key], recorded[key])
+            if key not in given or key not in recorded or not _equal(engine, given[key], recorded[key])
         ]
         where = f" ({', '.join(sorted(keys))} differ)" if keys else ""
     return (
@@ -112,9 +112,13 @@ def _differs(engine: "Engine", head: Head, params: Any) -> str:
     )
 
 
-def _equal(a: Any, b: Any) -> bool:
+def _stored(engine: "Engine", value: Any) -> bytes:
+    return codec.encode(value, None, allow_pickle=engine.allow_pickle, with_preview=False).data
+
+
+def _equal(engine: "Engine", a: Any, b: Any) -> bool:
     try:
-        return codec.equal(codec.encode(a, None, with_preview=False).data, codec.encode(b, None, with_preview=False).data)
+        return codec.equal(_stored(engine, a), _stored(engine, b))
     except TypeError:
         return False
 

@@ -9,7 +9,7 @@ from nbflow.core.history import EventRecord, History
 from nbflow.core.model import Kind
 from nbflow.engine.calls import Call, noted
 from nbflow.engine.timers import Timer
-from nbflow.errors import EventTimeoutError
+from nbflow.errors import EventTimeoutError, UndecodableError
 from nbflow.values import codec, failures, schemas
 
 if TYPE_CHECKING:
@@ -63,7 +63,11 @@ class Wait:
         first = next(iter(history.buffered(self.event_type)), None)
         if first is None:
             return None
-        found = schemas.problems(self.asked.described, codec.decode(first.value, self.live.files), self.asked.schema)
+        try:
+            payload = codec.decode(first.value, self.live.files)
+        except UndecodableError:
+            return None  # its delivery says so (S17)
+        found = schemas.problems(self.asked.described, payload, self.asked.schema)
         return (first, "; ".join(f"{path or 'payload'}: {message}" for path, message in found)) if found else None
 
     def _time_is_up(self) -> None:

@@ -10,6 +10,7 @@ from nbflow.errors import UndecodableError
 from nbflow.values import preview as previews
 from nbflow.values.image import Image
 from nbflow.values.nodes import (
+    ENCODERS,
     FINDERS,
     MAX_BYTES,
     Encoder,
@@ -177,7 +178,8 @@ def _picture(writer: Writer, value: Any) -> Node:
 
 def drawn(value: Any) -> Any:
     """The picture of a figure or image, and anything else as it is."""
-    return Image(_png_of(value)) if _find(type(value)) is _picture else value
+    cls = type(value)
+    return Image(_png_of(value)) if cls not in ENCODERS and _find(cls) is _picture else value
 
 
 def _png_of(value: Any) -> bytes:

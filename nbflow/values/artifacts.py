@@ -31,14 +31,15 @@ class ArtifactFolder:
     Args:
         root: the store's artefact root.
         relative: `<workflow>/<instance>`.
+        allow_pickle: the user's switch, which holds for all values that are stored or read with this folder.
 
     Raises:
         UsageError: *relative* would leave the root.
     """
 
-    __slots__ = ("_made", "path", "relative", "root")
+    __slots__ = ("_made", "allow_pickle", "path", "relative", "root")
 
-    def __init__(self, root: Path, relative: str) -> None:
+    def __init__(self, root: Path, relative: str, *, allow_pickle: bool = False) -> None:
         if not all(_PART.fullmatch(part) for part in relative.split("/")):
             msg = f"{relative!r} is no artefact folder: it must be names joined by '/', none starting with a dot"
             raise UsageError(msg)
@@ -46,6 +47,7 @@ class ArtifactFolder:
         self.relative = relative
         self.path = self.root.joinpath(*relative.split("/"))
         self._made = False
+        self.allow_pickle = allow_pickle
 
     def __repr__(self) -> str:
         return f"ArtifactFolder({self.relative!r})"
@@ -210,7 +212,7 @@ class ArtifactRef:
         encoded: the value as the history holds it.
     """
 
-    __slots__ = ("_allow_pickle", "_files", "encoded", "preview", "type", "uri")
+    __slots__ = ("_files", "encoded", "preview", "type", "uri")
 
     def __init__(
         self,
@@ -220,14 +222,12 @@ class ArtifactRef:
         type: str,  # noqa: A002 - the public attribute's name
         uri: str | None,
         preview: dict[str, Any],
-        allow_pickle: bool = False,
     ) -> None:
         self.encoded = encoded
         self.type = type
         self.uri = uri
         self.preview = preview
         self._files = files
-        self._allow_pickle = allow_pickle
 
     @property
     def files(self) -> ArtifactFolder | None:
@@ -242,7 +242,7 @@ class ArtifactRef:
         """
         from nbflow.values.codec import decode
 
-        return decode(self.encoded, self._files, allow_pickle=self._allow_pickle)
+        return decode(self.encoded, self._files)
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not ArtifactRef:

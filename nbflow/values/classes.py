@@ -93,7 +93,7 @@ def register(cls: Any, encode: Any, decode: Any, name: str | None) -> None:
     if not isinstance(cls, type):
         msg = f"register_codec takes a class first, not a '{type_name(type(cls))}'"
         raise UsageError(msg)
-    if cls in ENCODERS and cls not in CUSTOM:
+    if cls not in CUSTOM and (cls in ENCODERS or _is_known(cls)):
         msg = f"'{type_name(cls)}' has a codec already and keeps it; wrap the value in a class of your own"
         raise UsageError(msg)
     if not (callable(encode) and callable(decode)):
@@ -108,6 +108,13 @@ def register(cls: Any, encode: Any, decode: Any, name: str | None) -> None:
         del CUSTOM[held], ENCODERS[held]
     CUSTOM[cls] = CustomCodec(name, encode, decode)
     ENCODERS[cls] = _encode_custom
+
+
+def _is_known(cls: type) -> bool:
+    """Whether it is a library's class that nbflow stores exactly; a user's own may have a codec of its own all the same."""
+    if cls.__module__.partition(".")[0] not in ("numpy", "pandas", "polars", "pyarrow"):
+        return False
+    return any(find(cls) is not None for find in FINDERS)
 
 
 def _encode_custom(writer: Writer, value: Any) -> Node:

@@ -74,7 +74,7 @@ def encode(
     Args:
         value: anything of API.md §2.
         files: the instance's artefact folder; None keeps tables, arrays and large values inside the data.
-        allow_pickle: pickle what has no codec instead of refusing it.
+        allow_pickle: pickle what would be refused; *files* may say so, too.
         with_preview: make the preview, too.
         parts: containers that the value may have, shared ones counted each time.
 
@@ -130,11 +130,9 @@ def decode(data: bytes, files: ArtifactFolder | None, *, allow_pickle: bool = Fa
         raise UndecodableError(msg, needs="a library that reads it") from error
 
 
-def reference(encoded: Encoded, files: ArtifactFolder | None, *, allow_pickle: bool = False) -> ArtifactRef:
+def reference(encoded: Encoded, files: ArtifactFolder | None) -> ArtifactRef:
     """What `step.do(..., lazy=True)` gives in place of the value."""
-    return ArtifactRef(
-        encoded.data, files, type=encoded.type, uri=encoded.uri, preview=encoded.preview, allow_pickle=allow_pickle
-    )
+    return ArtifactRef(encoded.data, files, type=encoded.type, uri=encoded.uri, preview=encoded.preview)
 
 
 def register_codec(
@@ -252,7 +250,6 @@ def _ref_back(reader: Reader, node: dict[str, Any]) -> ArtifactRef:
         type=node["type"],
         uri=node["uri"],
         preview=node["preview"],
-        allow_pickle=reader.allow_pickle,
     )
 
 

@@ -52,13 +52,18 @@ _HINTS = {
 
 
 class Refused(Exception):  # noqa: N818 - never seen outside: becomes NotSerialisableError at the door
-    """A value that can't be stored exactly; containers add where they held it on the way out."""
+    """A value that can't be stored exactly; containers add where they held it on the way out.
+
+    Attributes:
+        final: pickling would not help either.
+    """
 
     def __init__(self, subject: str, why: str, advice: str = STORE_IT) -> None:
         super().__init__(subject)
         self.subject = subject
         self.why = why
         self.advice = advice
+        self.final = False
         self.pieces: list[str] = []
 
     def error(self) -> NotSerialisableError:
@@ -72,7 +77,7 @@ class Writer:
 
     Attributes:
         files: where tables, arrays and large values go; None keeps everything in the nodes.
-        allow_pickle: the user's switch.
+        allow_pickle: the user's switch; that of the folder counts as well.
     """
 
     __slots__ = ("_open", "_parts", "allow_pickle", "files")
@@ -80,7 +85,7 @@ class Writer:
     def __init__(self, files: ArtifactFolder | None, *, allow_pickle: bool = False, parts: int = MAX_PARTS) -> None:
         self.files = files
         self._parts = parts
-        self.allow_pickle = allow_pickle
+        self.allow_pickle = allow_pickle or (files is not None and files.allow_pickle)
         self._open: set[int] = set()
 
     def node(self, value: Any) -> Node:
@@ -104,6 +109,10 @@ class Writer:
         self._open.add(identity)
         try:
             return encoder(self, value)
+        except Refused as refused:
+            if not self.allow_pickle or refused.pieces or refused.final:
+                raise
+            return _pickled(self, value)  # a table that Parquet would change, an object with more than its fields
         finally:
             self._open.discard(identity)
 
@@ -157,7 +166,7 @@ class Reader:
 
     def __init__(self, files: ArtifactFolder | None, *, allow_pickle: bool = False) -> None:
         self.files = files
-        self.allow_pickle = allow_pickle
+        self.allow_pickle = allow_pickle or (files is not None and files.allow_pickle)
 
     def value(self, node: Node) -> Any:
         """The value of a node."""
@@ -289,9 +298,11 @@ def too_many_parts(subject: str) -> Refused:
 
 def too_large(subject: str, size: int) -> Refused:
     """A value over the limit (S62)."""
-    return Refused(
+    refused = Refused(
         subject, f"{size:,} bytes are more than {MAX_BYTES:,}", "write it to files of your own and return their paths"
     )
+    refused.final = True
+    return refused
 
 
 def to_base64(content: bytes) -> str:
@@ -317,6 +328,8 @@ def _pickled(writer: Writer, value: Any) -> Node:
         content = cloudpickle.dumps(value, protocol=5)
     except Exception as error:
         raise Refused(type_name(type(value)), f"pickling it failed: {type(error).__name__}: {error}") from error
+    if len(content) > MAX_BYTES:
+        raise too_large(type_name(type(value)), len(content))
     return writer.file("pickle", "pkl", content, type=type_name(type(value)))
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 
 import numpy as np
+import pandas as pd
+import polars as pl
 import pydantic
 import pytest
 
@@ -255,10 +257,35 @@ def test_registering_again_replaces_and_wrong_registrations_are_refused():
         register_codec(Euro, str, str, name="money")
     with pytest.raises(UsageError, match="has a codec already"):
         register_codec(dict, str, str)
+    for known in (np.ndarray, np.float32, pd.DataFrame, pl.Series):
+        with pytest.raises(UsageError, match="has a codec already"):
+            register_codec(known, str, str)
     with pytest.raises(UsageError, match="two functions"):
         register_codec(Euro, None, str)
     with pytest.raises(UsageError, match="a class first"):
         register_codec("Euro", str, str)
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_codec_for_pictures_or_a_dataclass_of_ones_own_comes_first():
+    from PIL import Image
+
+    register_codec(Image.Image, lambda image: [image.mode, image.size, image.tobytes()], lambda parts: Image.frombytes(*parts))
+    picture = Image.new("F", (3, 2), 0.25)
+    back = decode(encode(picture, None).data, None)
+    assert (type(back), back.mode, back.tobytes()) == (Image.Image, "F", picture.tobytes())
+    register_codec(shapes.Doc, lambda doc: doc.title, lambda title: shapes.Doc(title, "read"))
+    assert decode(encode([shapes.Doc("t")], None).data, None) == [shapes.Doc("t", "read")]
+
+
+@pytest.mark.usefixtures("registered")
+def test_two_classes_with_two_codecs_do_not_get_in_each_others_way():
+    register_codec(Money, lambda m: m.amount, Money)
+    register_codec(Euro, lambda m: m.amount + 1, Euro)
+    back = decode(encode([Money(1), Euro(1)], None).data, None)
+    assert [(type(one), one.amount) for one in back] == [(Money, 1), (Euro, 2)]
+    with pytest.raises(UsageError, match=r"'tests\.values\.test_refusals\.Money' belongs to"):
+        register_codec(Opaque, str, str, name="tests.values.test_refusals.Money")
 
 
 @pytest.mark.usefixtures("registered")
