@@ -65,6 +65,7 @@ class Body:
         context.run(BODY.set, self)
         self._started_at = ""
         self._anew: dict[str, Any] = {}
+        self._code: dict[str, Any] = {}
         self._running = False
         self._awaited = 0
         self._closed = False
@@ -106,7 +107,8 @@ class Body:
         self._awaited = attempt
         self._running = True
         self.scope.in_flight += 1
-        body = self._fixed | self._anew | {"attempt": attempt}
+        self._code = self.live.codes.marks(self.key, self.fn, self.args)  # as it is when the attempt begins (S56)
+        body = self._fixed | self._code | self._anew | {"attempt": attempt}
         # What a rollback undoes must be known even after a power cut: such a start is synced before its body runs (S53).
         acked = partial(self.engine.launch_soon, self._launch) if self._undoable else None
         entry = self.scope.record(self._kind("started"), self.key, body, acked=acked)
@@ -332,7 +334,7 @@ class Body:
             self.scope.ended(self._kind("failed"), self.call, self._attempt_body() | {"error": record})
 
     def _attempt_body(self) -> dict[str, Any]:
-        return self._fixed | self._anew | {"attempt": self.attempt, "started_at": self._started_at}
+        return self._fixed | self._code | self._anew | {"attempt": self.attempt, "started_at": self._started_at}
 
     def _fixed_body(self) -> dict[str, Any]:
         """What every entry of this step says."""

@@ -19,6 +19,7 @@ from nbflow.core.model import (
     StepState,
 )
 from nbflow.engine import control
+from nbflow.engine.codes import code_of, code_same
 from nbflow.engine.current import panel_of
 from nbflow.engine.live import LiveInstance
 from nbflow.engine.outputs import REDACTED
@@ -118,8 +119,11 @@ class WorkflowInstance:
 
     def _page(self, history: History, start: int, stop: int | None) -> tuple[int, list[StepView]]:
         ordered = sorted(history.steps.values(), key=lambda step: step.order)
-        page = [step_view(step, history.replayed, partial(self._load, step)) for step in ordered[start:stop]]
+        page = [self._step_view(history, step) for step in ordered[start:stop]]
         return len(ordered), page
+
+    def _step_view(self, history: History, step: StepRecord) -> StepView:
+        return step_view(step, history.replayed, partial(self._load, step), code_of(self._engine, step, self._live()))
 
     def _load(self, step: StepRecord) -> object:
         if step.value is None or step.state is not StepState.FINISHED:
@@ -135,7 +139,7 @@ class WorkflowInstance:
         with self._folded() as history:
             for key, step in history.steps.items():
                 if key.name == name and key.count == count and key.key is None:
-                    return step_view(step, history.replayed, partial(self._load, step))
+                    return self._step_view(history, step)
             known = ", ".join(str(key) for key in list(history.steps)[:10]) or "none"
         msg = f"instance {self.id!r} has no step {name!r} number {count}; recorded are: {known}"
         raise NotFoundError(msg)
@@ -161,7 +165,8 @@ class WorkflowInstance:
         with self._folded() as history:
             owner = history.head.owner
             alive = None if owner is None else self._engine.store.alive(owner)
-            return instance_view(history, here=False, owner_alive=alive)
+            same = code_same(self._engine, history.head)
+            return instance_view(history, here=False, owner_alive=alive, code_same=same)
 
     def is_finished(self) -> bool:
         """Whether it is complete, errored or terminated."""

@@ -16,6 +16,7 @@ from nbflow.core.model import Entry, Kind, Status, StepKey, StepState
 from nbflow.core.rollback import due
 from nbflow.engine.activation import Activation
 from nbflow.engine.calls import noted
+from nbflow.engine.codes import Codes
 from nbflow.engine.entrypoint import make_event
 from nbflow.engine.leftovers import Leftovers
 from nbflow.engine.outputs import body_of, encode_output, is_light, tells_of, withheld
@@ -55,7 +56,7 @@ class LiveInstance:
         self.leftovers = Leftovers(engine)
         self.activation: Activation | Rollback | None = None
         self.rolling_back = False
-        self.rest = Rest(self)
+        self.rest, self.codes = Rest(self), Codes(self)
         self.waits: dict[StepKey, Wait] = {}
         self.retries: dict[StepKey, Callable[[], None]] = {}
         self.unreached: tuple[StepKey, ...] = ()
@@ -168,7 +169,11 @@ class LiveInstance:
         """The instance at a glance."""
         with self.lock:
             here, status, held = not self.lost, self.status(), self.engine.watch.held
-            return instance_view(self.history, here=here, owner_alive=True, status=status, unreached=self.unreached, held=held)
+            stale, code_same = self.codes.stale, self.codes.same
+            return instance_view(
+                self.history, here=here, owner_alive=True, status=status, unreached=self.unreached, held=held,
+                stale=stale, code_same=code_same,
+            )  # fmt: skip
 
     # -- activations --------------------------------------------------------------------------------------------------
 
@@ -200,6 +205,7 @@ class LiveInstance:
         workflow, event = self.workflow, make_event(params, head)
         activation = Activation(self, lambda: workflow.run(event, activation))
         self.waits, self.retries, self.unreached = {}, {}, ()
+        self.codes.begin()
         self.rolling_back = self.rest.hibernating = False
         if rolling_back:
             activation.collecting = partial(self._roll_back, activation)

@@ -106,11 +106,16 @@ class Workflow:
 
 
 class Registry:
-    """The workflows of one engine, by name."""
+    """The workflows of one engine, by name.
+
+    Attributes:
+        kept: the fingerprints whose sources are in the store.
+    """
 
     def __init__(self, engine: "Engine") -> None:
         self._engine = engine
         self._known: dict[str, Workflow] = {}
+        self.kept: set[str] = set()
         self._lock = threading.Lock()
 
     def register(self, cls: type[Any], name: str | None, source: str | None) -> tuple[Workflow, bool]:

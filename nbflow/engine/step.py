@@ -164,6 +164,8 @@ class WorkflowStep:
         decision = _decision(activation, call, known, StepType.DO)
         if options.rollback is not None:
             activation.rollbacks[call.key] = options.rollback
+        if known is not None:
+            activation.live.codes.called(call.key, known, fn, args)
         if decision is None or isinstance(decision, replay.Recorded):
             return StepCall(activation, call)
         config = options.config

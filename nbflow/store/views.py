@@ -6,7 +6,7 @@ Views are made from the fold, so an instance that runs here and one that is only
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 from nbflow.core.history import Attempt, History, StepRecord, error_info, settled, status_of
 from nbflow.core.model import ErrorInfo, Owner, Status, StepKey, StepState, StepType, Waiting
@@ -53,6 +53,26 @@ class Attempts(tuple[AttemptView, ...]):
         return len(self)
 
 
+class CodeOf(Protocol):
+    """The code of a step: read and compared when it is asked for."""
+
+    @property
+    def stale(self) -> bool:
+        """Whether it is known to differ from what was recorded."""
+
+    @property
+    def why(self) -> tuple[str, ...]:
+        """What changed."""
+
+    @property
+    def text(self) -> str:
+        """The recorded source."""
+
+    @property
+    def diff(self) -> str:
+        """Recorded to present."""
+
+
 @dataclass(frozen=True, slots=True)
 class StepView:
     """One step as it stands in the history (API.md §4).
@@ -78,12 +98,12 @@ class StepView:
     preview: dict[str, Any] | None
     error: ErrorInfo | None
     from_history: bool
-    stale: bool = False
     event_type: str | None = None
     schema: dict[str, Any] | None = None
     prompt: str | None = None
     logs: str = ""
     _load: Callable[[], object] | None = field(default=None, repr=False, compare=False)
+    _code: CodeOf | None = field(default=None, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -99,6 +119,26 @@ class StepView:
     def type(self) -> str:
         """The kind of the step: do, sleep, wait, map or child."""
         return self.key.type.value
+
+    @property
+    def stale(self) -> bool:
+        """Whether it is served from history although its code or its arguments are known to have changed (S57)."""
+        return self._code is not None and self._code.stale
+
+    @property
+    def stale_why(self) -> tuple[str, ...]:
+        """What changed: "MODEL changed", "the body changed", "arguments changed"."""
+        return () if self._code is None else self._code.why
+
+    @property
+    def code(self) -> str:
+        """The recorded source of its body, "" where none is recorded."""
+        return "" if self._code is None else self._code.text
+
+    @property
+    def code_diff(self) -> str:
+        """What changed, as unified diffs, recorded to present."""
+        return "" if self._code is None else self._code.diff
 
     @property
     def output(self) -> object:
@@ -118,6 +158,8 @@ class InstanceView:
         waits: open waits for events, in order.
         version: rises with each entry folded in.
         held: what holds the workflow loop now, so that nothing of this instance goes on (S55).
+        stale_steps: finished steps whose code or arguments are known to have changed, in order (S57).
+        code_same: whether the registered workflow's source is the one that ran last; None where none is registered here.
     """
 
     workflow: str
@@ -148,9 +190,21 @@ class InstanceView:
     code_hash: str
     version: int
     held: str | None = None
+    stale_steps: tuple[StepKey, ...] = ()
+    code_same: bool | None = None
+
+    @property
+    def stale(self) -> int:
+        """How many finished steps are known to be stale."""
+        return len(self.stale_steps)
 
 
-def step_view(record: StepRecord, replayed: frozenset[StepKey], load: Callable[[], object] | None = None) -> StepView:
+def step_view(
+    record: StepRecord,
+    replayed: frozenset[StepKey],
+    load: Callable[[], object] | None = None,
+    code: CodeOf | None = None,
+) -> StepView:
     """The view of one step; *load* decodes its output."""
     retries = (record.config or {}).get("retries") or {}
     body = record.body
@@ -170,6 +224,7 @@ def step_view(record: StepRecord, replayed: frozenset[StepKey], load: Callable[[
         schema=body.get("schema"),
         prompt=body.get("prompt"),
         _load=load,
+        _code=code,
     )
 
 
@@ -185,6 +240,8 @@ def instance_view(
     status: Status | None = None,
     unreached: tuple[StepKey, ...] = (),
     held: str | None = None,
+    stale: tuple[StepKey, ...] = (),
+    code_same: bool | None = None,
 ) -> InstanceView:
     """The view of an instance; *status* is what its engine knows better than the entries do (S5)."""
     head = history.head
@@ -224,4 +281,6 @@ def instance_view(
         code_hash=head.code_hash,
         version=history.version,
         held=held,
+        stale_steps=stale,
+        code_same=code_same,
     )

@@ -1,0 +1,185 @@
+"""What is recorded of the code of an instance's steps, and which of them are stale against the present code (S56, S57)."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from nbflow.core.history import Head, StepRecord
+from nbflow.core.model import StepKey, StepState
+from nbflow.core.parts import BODY, UNKNOWN, Fingerprint, changed, difference, parts_of
+from nbflow.engine.content import Contents
+from nbflow.engine.fingerprints import of_callable
+from nbflow.errors import NbflowError
+
+if TYPE_CHECKING:
+    from nbflow.engine.engine import Engine
+    from nbflow.engine.live import LiveInstance
+
+ARGUMENTS = "arguments"
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """What a call gives a step to run, as far as it can be told: code, constants bound to it, arguments."""
+
+    fingerprint: Fingerprint | None
+    bound: dict[str, str]
+    args_hash: str | None
+
+    def marks(self) -> dict[str, Any]:
+        """What the entries of the step say of it."""
+        marks: dict[str, Any] = {}
+        if self.fingerprint is not None:
+            marks["code_hash"] = self.fingerprint.hash
+            if self.bound:
+                marks["bound"] = self.bound
+        if self.args_hash is not None:
+            marks["args_hash"] = self.args_hash
+        return marks
+
+    def differs(self, recorded: Mapping[str, Any]) -> bool:
+        """Whether it is not what was recorded; what was not recorded, or cannot be told now, is the same."""
+        if self.fingerprint is not None and recorded.get("code_hash"):
+            if recorded["code_hash"] != self.fingerprint.hash or recorded.get("bound", {}) != self.bound:
+                return True
+        return self._args_differ(recorded)
+
+    def _args_differ(self, recorded: Mapping[str, Any]) -> bool:
+        known = recorded.get("args_hash")
+        return known is not None and self.args_hash is not None and known != self.args_hash
+
+    def what_differs(self, recorded: Mapping[str, Any], old: Mapping[str, str] | None) -> list[str]:
+        """The labels of what differs from what was recorded, whose parts were *old*."""
+        labels: list[str] = []
+        if self.fingerprint is not None and recorded.get("code_hash"):
+            if recorded["code_hash"] != self.fingerprint.hash:
+                labels += changed(old, self.parts) or [UNKNOWN]
+            bound = recorded.get("bound", {})
+            labels += [name for name in {**bound, **self.bound} if bound.get(name) != self.bound.get(name)]
+        if self._args_differ(recorded):
+            labels.append(ARGUMENTS)
+        return list(dict.fromkeys(labels))
+
+    @property
+    def parts(self) -> dict[str, str]:
+        """Its parts by label."""
+        return {} if self.fingerprint is None else {part.label: part.hash for part in self.fingerprint.parts}
+
+
+class Codes:
+    """The code of one instance's steps, while its engine runs it."""
+
+    def __init__(self, live: "LiveInstance") -> None:
+        self._live, self._engine = live, live.engine
+        self._contents = Contents()
+        self._stale: dict[StepKey, Present] = {}
+
+    def begin(self) -> None:
+        """Another activation begins: what is stale shows as its calls are made."""
+        self._stale.clear()
+        self._contents = Contents()
+
+    def marks(self, key: StepKey, fn: Callable[..., Any], args: tuple[Any, ...]) -> dict[str, Any]:
+        """What entries of an attempt of *fn* say of its code; the sources go to the journal before them."""
+        self._stale.pop(key, None)
+        present = self._present(fn, args)
+        if present.fingerprint is not None and present.fingerprint.hash not in self._engine.registry.kept:
+            keep(self._engine, present.fingerprint)
+        return present.marks()
+
+    def called(self, key: StepKey, record: StepRecord, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        """A recorded step was called: it is stale where its code or its arguments are not what they were (S57)."""
+        if record.state is not StepState.FINISHED or not ("code_hash" in record.body or "args_hash" in record.body):
+            return
+        present = self._present(fn, args if "args_hash" in record.body else ())
+        if present.differs(record.body):
+            self._stale[key] = present
+
+    def _present(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Present:
+        fingerprint, bound = of_callable(fn, args)
+        return Present(fingerprint, bound, self._contents.of(args) if args else None)
+
+    @property
+    def stale(self) -> tuple[StepKey, ...]:
+        """The finished steps that are stale, in order."""
+        steps = self._live.history.steps
+        found = [steps[key] for key in tuple(self._stale) if key in steps and steps[key].state is StepState.FINISHED]
+        return tuple(step.key for step in sorted(found, key=lambda step: step.order))
+
+    @property
+    def same(self) -> bool | None:
+        """Whether the registered workflow's source is the one that ran last."""
+        return code_same(self._engine, self._live.history.head)
+
+    def of(self, record: StepRecord) -> Present | None:
+        """The present code of a finished step, where it differs from what was recorded."""
+        return self._stale.get(record.key) if record.state is StepState.FINISHED else None
+
+
+def code_same(engine: "Engine", head: Head) -> bool | None:
+    """Whether the registered workflow's source is the one that *head* ran last; None where none is registered."""
+    workflow = engine.registry.find(head.workflow)
+    return None if workflow is None or not head.code_hash else workflow.code_hash == head.code_hash
+
+
+def code_of(engine: "Engine", record: StepRecord, live: "LiveInstance | None") -> "StepCode":
+    """What a view says of the code of a step; *live* is its instance where this engine runs it."""
+    return StepCode(engine, record.body, None if live is None else live.codes.of(record))
+
+
+def keep(engine: "Engine", fingerprint: Fingerprint) -> None:
+    """Store the parts of a fingerprint and their texts, once per hash."""
+    try:
+        for hash_, text in fingerprint.sources():
+            engine.store.save_source(hash_, text)
+    except NbflowError:
+        return  # the entry that follows meets the same trouble, and says so
+    engine.registry.kept.add(fingerprint.hash)
+
+
+class StepCode:
+    """The code of one step for a view: what was recorded, read when it is asked for, and what differs from it now."""
+
+    def __init__(self, engine: "Engine", recorded: Mapping[str, Any], present: Present | None = None) -> None:
+        self._engine, self._recorded, self._present = engine, recorded, present
+
+    @property
+    def stale(self) -> bool:
+        """Whether the present code is known to differ."""
+        return self._present is not None
+
+    @property
+    def why(self) -> tuple[str, ...]:
+        """What changed: "MODEL changed", "the body changed"."""
+        return tuple(label if label is UNKNOWN else f"{label} changed" for label in self._differing())
+
+    @property
+    def text(self) -> str:
+        """The recorded source of the body."""
+        return self._texts().get(BODY, "")
+
+    @property
+    def diff(self) -> str:
+        """What changed, as unified diffs, recorded to present."""
+        present = self._present
+        if present is None or present.fingerprint is None:
+            return ""
+        old, new = self._texts(), {part.label: part.text for part in present.fingerprint.parts}
+        labels = [label for label in self._differing() if label in old or label in new]
+        return "\n".join(filter(None, (difference(label, old.get(label, ""), new.get(label, "")) for label in labels)))
+
+    def _differing(self) -> list[str]:
+        return [] if self._present is None else self._present.what_differs(self._recorded, self._parts())
+
+    def _parts(self) -> dict[str, str] | None:
+        hash_ = self._recorded.get("code_hash")
+        return parts_of(self._source(hash_)) if hash_ else None
+
+    def _texts(self) -> dict[str, str]:
+        return {label: self._source(hash_) or "" for label, hash_ in (self._parts() or {}).items()}
+
+    def _source(self, hash_: str) -> str | None:
+        try:
+            return self._engine.store.source(hash_)
+        except NbflowError:  # the file is held by somebody else: what is only shown can wait
+            return None

@@ -1,0 +1,176 @@
+"""The fingerprint of what a step is given to run, at next to no cost where nothing has changed (S56).
+
+What a walk found is kept under the shape of the callable, its code and what its closures hold, and is true as long as the
+names that the walk relied on mean the same. Constants in closures, defaults and partials differ from call to call
+(`lambda i=i: …`): they are no part of the shape, and are told apart by a short hash each.
+"""
+
+import logging
+import zlib
+from types import FunctionType, MethodType
+from typing import Any
+
+from nbflow.core.parts import Fingerprint, fingerprint
+from nbflow.engine.constants import is_small, token
+from nbflow.engine.reach import (
+    CACHED,
+    CONTAINERS,
+    FEW,
+    MISSING,
+    Reach,
+    args_of,
+    content_of,
+    func_of,
+    is_class,
+    is_code,
+    is_partial,
+    keywords_of,
+    label_of,
+    members,
+    own_dict,
+    reads,
+)
+
+_KEPT = 2_000
+_PASSED = frozenset({FunctionType, MethodType, CACHED})
+_NO_CONSTANTS: dict[str, str] = {}
+
+log = logging.getLogger("nbflow")
+
+
+class _Known:
+    """A fingerprint and what it relies on."""
+
+    __slots__ = ("alive", "bindings", "fingerprint", "kinds", "snapshots")
+
+    def __init__(self, reach: Reach, alive: list[object]) -> None:
+        self.fingerprint = fingerprint(reach.parts)
+        self.bindings, self.kinds, self.snapshots = reach.bindings, reach.kinds, reach.snapshots
+        self.alive = alive + reach.alive
+
+    def holds(self) -> bool:
+        """Whether every name still means what it meant."""
+        for namespace, name, value in self.bindings:
+            if namespace.get(name, MISSING) is not value:
+                return False
+        for namespace, name, kind in self.kinds:
+            if type(namespace.get(name)) is not kind:
+                return False
+        return all(
+            len(held) == len(container) and all(a is b for a, b in zip(held, members(container)))
+            for container, held in self.snapshots
+        )
+
+
+_known: dict[object, _Known] = {}
+
+
+class _Shape:
+    """What tells callables apart that a walk could find different things in.
+
+    Attributes:
+        constants: what is bound to them by value, by name, each as 8 hex digits.
+        alive: objects whose ids are part of the shape.
+    """
+
+    def __init__(self) -> None:
+        self.constants: dict[str, str] = {}
+        self.alive: list[object] = []
+        self._seen: dict[int, int] = {}
+
+    def of(self, value: Any, name: str) -> object:
+        """The shape of one value, bound under *name*."""
+        cls = type(value)
+        if cls is FunctionType:
+            return self._function(value)
+        if is_small(value):
+            self.constants[name] = f"{zlib.crc32(token(value).encode('utf-8', 'surrogatepass'), self._before(name)):08x}"
+            return "constant"
+        if cls is MethodType:
+            return "method", self.of(value.__func__, name), self.of(value.__self__, name)
+        if cls is CACHED:
+            return "cached", self.of(own_dict(value).get("__wrapped__"), name)
+        if is_partial(value):
+            given = [self.of(each, "arguments") for each in args_of(value)]
+            named = [(key, self.of(each, key)) for key, each in keywords_of(value).items()]
+            return "partial", self.of(func_of(value), name), *given, *named
+        if cls in CONTAINERS and len(value) <= FEW:
+            return cls, *(self.of(each, name) for each in members(value) if is_code(each) or type(each) in CONTAINERS)
+        known_by = value if is_class(value) else cls
+        self.alive.append(known_by)
+        return id(known_by)
+
+    def _before(self, name: str) -> int:
+        return int(self.constants.get(name, "0"), 16)
+
+    def _function(self, function: FunctionType) -> object:
+        if (seen := self._seen.get(id(function))) is not None:
+            return "again", seen
+        self._seen[id(function)] = len(self._seen)
+        code = function.__code__
+        self.alive += (code, function)
+        held: list[object] = [id(code)]
+        for name, cell in zip(code.co_freevars, function.__closure__ or ()):
+            content = content_of(cell)
+            # What the code itself assigns is state, no constant.
+            state = content is MISSING or (is_small(content) and name in reads(code)[1])
+            held.append(None if state else self.of(content, name))
+        defaults = function.__defaults__ or ()
+        names = code.co_varnames[: code.co_argcount]
+        held += [self.of(each, name) for name, each in zip(names[len(names) - len(defaults) :], defaults)]
+        held += [self.of(each, name) for name, each in (function.__kwdefaults__ or {}).items()]
+        if function.__dict__ and (wrapped := function.__dict__.get("__wrapped__")) is not None:
+            held.append(self.of(wrapped, ""))
+        return tuple(held)
+
+
+def of_callable(fn: Any, args: tuple[Any, ...] = ()) -> tuple[Fingerprint | None, dict[str, str]]:
+    """The fingerprint of a callable and of the functions among its arguments, and its bound constants by name.
+
+    None where it cannot be had: a step must not fail for the look at its code.
+    """
+    try:
+        if type(fn) is FunctionType and not (fn.__closure__ or fn.__defaults__ or fn.__kwdefaults__ or fn.__dict__ or args):
+            known = _known.get(id(fn.__code__))
+            if known is not None and known.holds():
+                return known.fingerprint, _NO_CONSTANTS
+            return _walk(id(fn.__code__), fn, (), [fn.__code__]).fingerprint, _NO_CONSTANTS
+        shape = _Shape()
+        passed = tuple(each for each in args if type(each) in _PASSED or is_partial(each))
+        key = (shape.of(fn, ""), *(shape.of(each, "") for each in passed))
+        known = _known.get(key)
+        if known is None or not known.holds():
+            known = _walk(key, fn, passed, shape.alive)
+        return known.fingerprint, shape.constants
+    except Exception as error:  # noqa: BLE001
+        if __import__("os").environ.get("DBG"):
+            raise
+        log.debug("the code of a step could not be looked at: %s: %s", type(error).__name__, error)
+        return None, _NO_CONSTANTS
+
+
+def of_class(cls: type) -> Fingerprint | None:
+    """The fingerprint of a workflow: its class and what that reaches."""
+    try:
+        reach = Reach()
+        reach.root(cls)
+        return fingerprint(reach.parts)
+    except Exception as error:  # noqa: BLE001 - as above
+        log.debug("the code of %s could not be looked at: %s: %s", cls, type(error).__name__, error)
+        return None
+
+
+def forget() -> None:
+    """Walk anew from now on: for tests."""
+    _known.clear()
+
+
+def _walk(key: object, fn: Any, passed: tuple[Any, ...], alive: list[object]) -> _Known:
+    reach = Reach()
+    reach.root(fn)
+    for each in passed:
+        reach.visit(each, label_of(each, "arguments"), bound=True)
+    if len(_known) >= _KEPT:
+        _known.clear()
+    found = _known[key] = _Known(reach, alive)
+    return found

@@ -1,0 +1,381 @@
+"""What code reaches: the functions, classes and constants of the notebook that a body is made of, as parts (S56).
+
+Only looks: types are compared, members are read from where Python stores them, nothing of the user's is called.
+"""
+
+import dis
+import functools
+from collections.abc import Iterator
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+from nbflow.core.parts import BODY, Part, digest
+from nbflow.core.positions import Chains, Place
+from nbflow.engine.constants import is_small, texts_of, token
+from nbflow.engine.entrypoint import WorkflowEntrypoint
+from nbflow.engine.own import owns_class, owns_function, owns_module
+from nbflow.engine.texts import bytecode_hash, is_written, place_of
+
+CACHED = type(functools.lru_cache(_ := lambda: None))
+CONTAINERS = (list, tuple, set, frozenset, dict)
+FEW = 32  # members of a container that is looked into
+_MOST = 500  # parts; whoever reaches more is told the truth about the first ones
+_READS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
+MISSING = object()
+
+_dict_of = type.__dict__["__dict__"].__get__
+_mro_of = type.__dict__["__mro__"].__get__
+_bases_of = type.__dict__["__bases__"].__get__
+_name_of = type.__dict__["__name__"].__get__
+func_of, args_of, keywords_of = (functools.partial.__dict__[name].__get__ for name in ("func", "args", "keywords"))
+_names: dict[int, tuple[CodeType, tuple[str, ...], frozenset[str]]] = {}
+
+
+def is_class(value: object) -> bool:
+    """Whether it is a class; asks its type, not the value."""
+    return type in _mro_of(type(value))
+
+
+def is_partial(value: object) -> bool:
+    """Whether it is a `functools.partial`, of a subclass too."""
+    return functools.partial in _mro_of(type(value))
+
+
+def members(value: Any) -> list[Any]:
+    """What a small container holds."""
+    if len(value) > FEW:
+        return []
+    return list(value.values() if type(value) is dict else value)
+
+
+def own_dict(value: object) -> dict[str, Any]:
+    """The attributes of an object of a known type: nothing of the user's is asked."""
+    found: dict[str, Any] = getattr(value, "__dict__", None) or {}
+    return found
+
+
+class Reach:
+    """One walk.
+
+    Attributes:
+        parts: what was found.
+        bindings: what the walk relied on, as (namespace, name, value or its type): the same again, the same parts.
+        snapshots: containers it looked into, with their members.
+        alive: objects whose ids stand for them.
+    """
+
+    def __init__(self) -> None:
+        self.parts: list[Part] = []
+        self.bindings: list[tuple[dict[str, Any], str, object]] = []
+        self.kinds: list[tuple[dict[str, Any], str, type]] = []
+        self.snapshots: list[tuple[Any, list[Any]]] = []
+        self.alive: list[object] = []
+        self._seen: set[int] = set()
+
+    def root(self, value: Any) -> None:
+        """Walk from what a step was given to run."""
+        if is_class(value):
+            self._whole_class(value, BODY)
+            return
+        called = _called(value)
+        if type(called) is not FunctionType or not owns_function(called):
+            self.parts.append(Part(BODY, digest(_known_as(called)), _known_as(called)))
+        if type(called) is FunctionType and type(value) not in (FunctionType, MethodType, CACHED) and not is_partial(value):
+            self._function(called, BODY, bound=True, owner=type(value))
+        self.visit(value, BODY, bound=True)
+
+    def visit(self, value: Any, label: str, *, bound: bool, chains: set[tuple[str, ...]] = frozenset()) -> None:  # type: ignore[assignment]
+        """Walk on; *bound* where constants are told apart at each call: closures, defaults and partials of a body."""
+        cls = type(value)
+        if len(self.parts) >= _MOST:
+            return
+        if is_small(value) and not (cls is tuple and not value):
+            if not bound:
+                self._constant(value, label)
+        elif id(value) in self._seen:
+            return
+        elif cls is FunctionType:
+            self._function(value, label, bound=bound)
+        elif cls is MethodType:
+            self._method(value, label, bound=bound, chains=chains)
+        elif is_partial(value):
+            self._partial(value, label, bound=bound)
+        elif cls is CACHED:
+            self.visit(own_dict(value).get("__wrapped__"), label, bound=bound)
+        elif cls is ModuleType:
+            self._module(value, label, chains)
+        elif is_class(value):
+            self._class(value, label, chains)
+        elif cls in CONTAINERS:
+            self._container(value, label, bound=bound)
+        else:
+            self._class(cls, label, chains)
+
+    # -- functions ----------------------------------------------------------------------------------------------------
+
+    def _function(
+        self, function: FunctionType, label: str, *, bound: bool, owner: type | None = None, part: bool = True
+    ) -> None:
+        if id(function) in self._seen:
+            return
+        self._seen.add(id(function))
+        self.alive.append(function)
+        code = function.__code__
+        own = owns_function(function)
+        place = place_of(code, function.__globals__) if own else None
+        wrapped = own_dict(function).get("__wrapped__")
+        if wrapped is not None:  # what a decorator made is called after the decorator
+            self.visit(wrapped, label, bound=bound)
+            label = code.co_qualname.partition(".<locals>")[0]
+        if own and part:
+            self._add(label, place.hash if place else bytecode_hash(code), place.text if place else "")
+        names, stored = reads(code)
+        chains: Chains = place.chains if place is not None else {}
+        self._follow_self(code, chains, owner)
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
+            content = content_of(cell)
+            if content is not MISSING and not (name in stored and is_small(content)):
+                self.visit(content, label_of(content, name if own else label), bound=bound, chains=chains.get(name, set()))
+        for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
+            if not is_small(default):
+                self.visit(default, label_of(default, label), bound=bound)
+        if own:
+            for name in names:
+                self._global(function.__globals__, name, chains.get(name, set()), stored=name in stored)
+
+    def _follow_self(self, code: CodeType, chains: Chains, owner: type | None) -> None:
+        """The methods that a method calls on its own object."""
+        if owner is None or not code.co_argcount:
+            return
+        for chain in sorted(chains.get(code.co_varnames[0], ())):
+            self._member(owner, chain)
+
+    def _global(self, namespace: dict[str, Any], name: str, chains: set[tuple[str, ...]], *, stored: bool) -> None:
+        value = namespace.get(name, MISSING)
+        if value is MISSING:
+            self.bindings.append((namespace, name, MISSING))
+            return
+        if stored and is_small(value):  # assigned by the code itself: state, no constant
+            self.kinds.append((namespace, name, type(value)))
+            return
+        followed = is_small(value) or is_code(value) or type(value) in CONTAINERS or type(value) is ModuleType
+        if followed:
+            self.bindings.append((namespace, name, value))
+        else:  # data: only what it is an instance of counts
+            self.kinds.append((namespace, name, type(value)))
+        self.visit(value, name, bound=False, chains=chains)
+
+    def _method(self, method: MethodType, label: str, *, bound: bool, chains: set[tuple[str, ...]]) -> None:
+        function, obj = method.__func__, method.__self__
+        if type(function) is FunctionType:
+            self._function(function, label, bound=bound, owner=_class_of(obj))
+        else:
+            self.visit(function, label, bound=bound)
+        self.visit(obj, label, bound=bound, chains=chains)
+
+    def _partial(self, value: Any, label: str, *, bound: bool) -> None:
+        self.visit(func_of(value), label, bound=bound)
+        for each in (*args_of(value), *keywords_of(value).values()):
+            if not is_small(each):
+                self.visit(each, label_of(each, label), bound=bound)
+            elif not bound:
+                self._constant(each, label)
+
+    # -- what functions are in ----------------------------------------------------------------------------------------
+
+    def _module(self, module: ModuleType, label: str, chains: set[tuple[str, ...]]) -> None:
+        """Only what is asked of a module counts, and only of one that is not installed."""
+        namespace = vars(module)
+        if not owns_module(str(namespace.get("__name__", ""))):
+            return
+        for chain in sorted(chains):
+            if chain:
+                value = namespace.get(chain[0], MISSING)
+                self.bindings.append((namespace, chain[0], value))
+                if value is not MISSING:
+                    self.visit(value, f"{label}.{chain[0]}", bound=False, chains={chain[1:]})
+
+    def _container(self, value: Any, label: str, *, bound: bool) -> None:
+        self._seen.add(id(value))
+        held = members(value)
+        self.alive.append(value)
+        self.snapshots.append((value, held))
+        for each in held:
+            if is_code(each) or type(each) in CONTAINERS:
+                self.visit(each, label, bound=bound)
+
+    def _class(self, cls: type, label: str, chains: set[tuple[str, ...]]) -> None:
+        if WorkflowEntrypoint in _mro_of(cls):  # it holds `run`: only the methods that are asked for are the step's code
+            for chain in sorted(chains):
+                self._member(cls, chain)
+        elif owns_class(cls):
+            self._whole_class(cls, _name_of(cls))
+
+    def _member(self, cls: type, chain: tuple[str, ...]) -> None:
+        if not chain:
+            return
+        for base in _mro_of(cls):
+            if base is not WorkflowEntrypoint and chain[0] in _dict_of(base) and owns_class(base):
+                label = f"{_name_of(cls)}.{chain[0]}"
+                for function in _functions_of(_dict_of(base)[chain[0]]):
+                    self._function(function, label, bound=False, owner=cls)
+                if is_small(value := _dict_of(base)[chain[0]]):
+                    self._constant(value, label)
+                return
+
+    def _whole_class(self, cls: type, label: str) -> None:
+        if id(cls) in self._seen:
+            return
+        self._seen.add(id(cls))
+        self.alive.append(cls)
+        name = _name_of(cls) if label == BODY else label
+        functions = [(key, each) for key, value in _dict_of(cls).items() for each in _functions_of(value)]
+        place = next((p for _, each in functions if (p := _class_place(each, cls)) is not None), None)
+        if place is not None:
+            self._add(label, place.hash, place.text)
+        else:
+            text = _outline(cls)
+            self._add(label, digest(text), text)
+        for key, function in functions:
+            if owns_function(function) and (not function.__code__.co_filename.startswith("<") or _is_placed(function)):
+                inside = place is not None and _class_place(function, cls) is place
+                self._function(function, f"{name}.{key}", bound=False, part=not inside)
+        for base in _bases_of(cls):
+            if base is not object:
+                self._class(base, _name_of(base), set())
+
+    # -- parts --------------------------------------------------------------------------------------------------------
+
+    def _add(self, label: str, hash_: str, text: str) -> None:
+        self.parts.append(Part(label, hash_, text))
+
+    def _constant(self, value: Any, label: str) -> None:
+        # What no cell shows (a key from the environment) does not go into the history either: its hash is enough.
+        shown = all(map(is_written, texts_of(value)))
+        text = f"{label} = {value!r}" if shown else f"{label} = a {type(value).__name__} that stands in no cell"
+        self.parts.append(Part(label, digest(token(value)), text))
+
+
+def reads(code: CodeType) -> tuple[tuple[str, ...], frozenset[str]]:
+    """The globals that code reads, inner functions too, sorted; and the outer names that it assigns."""
+    known = _names.get(id(code))
+    if known is None:
+        if len(_names) > 4096:
+            _names.clear()
+        read, stored = set[str](), set[str]()
+        for each in _codes(code):
+            for instruction in dis.get_instructions(each):
+                if instruction.opname in _READS:
+                    read.add(instruction.argval)
+                elif instruction.opname in ("STORE_GLOBAL", "STORE_DEREF", "DELETE_GLOBAL"):
+                    stored.add(instruction.argval)
+        known = _names[id(code)] = code, tuple(sorted(read)), frozenset(stored)
+    return known[1], known[2]
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for each in code.co_consts:
+        if type(each) is CodeType:
+            yield from _codes(each)
+
+
+def content_of(cell: Any) -> Any:
+    """What a closure's cell holds; MISSING before it is bound."""
+    try:
+        return cell.cell_contents
+    except ValueError:  # not bound yet
+        return MISSING
+
+
+def is_code(value: object) -> bool:
+    """Whether it is a function or class, or what wraps one."""
+    cls = type(value)
+    return cls is FunctionType or cls is MethodType or cls is CACHED or is_partial(value) or is_class(value)
+
+
+def _functions_of(member: Any) -> list[FunctionType]:
+    """The functions that a member of a class is made of."""
+    match member:
+        case _ if type(member) is FunctionType:
+            return [member]
+        case _ if type(member) in (staticmethod, classmethod):
+            return _functions_of(member.__func__)
+        case _ if type(member) is property:
+            return [each for part in (member.fget, member.fset, member.fdel) for each in _functions_of(part)]
+        case _ if type(member) is functools.cached_property:
+            return _functions_of(member.func)
+        case _ if type(member) is CACHED:
+            return _functions_of(own_dict(member).get("__wrapped__"))
+    return []
+
+
+def _class_of(obj: Any) -> type:
+    cls: type = obj if is_class(obj) else type(obj)
+    return cls
+
+
+def _class_place(function: FunctionType, cls: type) -> Place | None:
+    place = place_of(function.__code__, function.__globals__)
+    inside = None if place is None else place.inside
+    return inside if inside is not None and inside.name == _name_of(cls) else None
+
+
+def _is_placed(function: FunctionType) -> bool:
+    return place_of(function.__code__, function.__globals__) is not None
+
+
+def _outline(cls: type) -> str:
+    """A class without a method that shows where it stands, from what Python knows of it."""
+    own = _dict_of(cls)
+    lines = [f"class {_name_of(cls)}({', '.join(_name_of(base) for base in _bases_of(cls))}):"]
+    annotations = own.get("__annotations__")
+    if type(annotations) is dict:
+        lines += [f"    {name}: {_known_as(kind)}" for name, kind in annotations.items()]
+    lines += [
+        f"    {name} = {token(value)}"
+        for name, value in own.items()
+        if not (name.startswith("__") and name.endswith("__")) and is_small(value)
+    ]
+    listed = own.get("_member_map_")
+    if type(listed) is dict:  # an Enum
+        lines += [
+            f"    {name} = {token(value)}" for name, each in listed.items() if is_small(value := own_dict(each).get("_value_"))
+        ]
+    return "\n".join(lines)
+
+
+def label_of(value: Any, known_as: str) -> str:
+    """What a function that is passed around is called: by its own name, where it has one."""
+    if type(value) is FunctionType and value.__code__.co_name != "<lambda>":
+        return value.__code__.co_name
+    return known_as
+
+
+def _called(value: Any) -> Any:
+    """The function at the bottom of partials and bound methods, or what has none."""
+    for _ in range(20):
+        if is_partial(value):
+            value = func_of(value)
+        elif type(value) is MethodType:
+            value = value.__func__
+        elif type(value) is CACHED:
+            value = own_dict(value).get("__wrapped__")
+        elif type(value) is not FunctionType and owns_class(type(value)):
+            call = next((_dict_of(base)["__call__"] for base in _mro_of(type(value)) if "__call__" in _dict_of(base)), None)
+            return call if type(call) is FunctionType else value
+        else:
+            break
+    return value
+
+
+def _known_as(value: Any) -> str:
+    """The name of something installed, without asking it anything of the user's."""
+    if type(value) is str:
+        return value
+    if is_class(value):
+        return f"{_dict_of(value).get('__module__', 'builtins')}.{_name_of(value)}" if owns_class(value) else _name_of(value)
+    if type(value) is FunctionType or type(value).__module__ == "builtins":
+        module, name = getattr(value, "__module__", ""), getattr(value, "__qualname__", "")
+        return f"{module}.{name}" if name else type(value).__name__
+    return type(value).__name__

@@ -1,0 +1,75 @@
+"""The source text of code objects: from the cells and files that Python's line cache knows (S56)."""
+
+import inspect
+import linecache
+import sys
+from types import CodeType
+from typing import Any
+
+from nbflow.core.parts import digest
+from nbflow.core.positions import Index, Place
+from nbflow.engine.constants import is_small, token
+
+_KEPT = 4096
+
+_indexes: dict[str, tuple[list[str], Index | None]] = {}
+_places: dict[int, tuple[CodeType, Place | None]] = {}
+
+
+def place_of(code: CodeType, namespace: dict[str, Any]) -> Place | None:
+    """Where the text of *code* is; None where there is none, or the file has changed since it was loaded."""
+    known = _places.get(id(code))
+    if known is not None:
+        return known[1]
+    if len(_places) >= _KEPT:
+        _places.clear()
+    index = _index_of(code.co_filename, namespace)
+    place = None if index is None else index.find(code)
+    _places[id(code)] = code, place
+    return place
+
+
+def _index_of(file: str, namespace: dict[str, Any]) -> Index | None:
+    lines = linecache.getlines(file, namespace if file.endswith(".py") else None)
+    known = _indexes.get(file)
+    if known is not None and known[0] is lines:
+        return known[1]
+    if len(_indexes) >= _KEPT:
+        _indexes.clear()
+    try:
+        index = Index("".join(lines)) if lines else None
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        index = None
+    _indexes[file] = lines, index
+    return index
+
+
+def is_written(text: str) -> bool:
+    """Whether a text stands in a cell or in a file of the user's: then a history may hold it, too."""
+    escaped = repr(text)[1:-1]
+    known = [lines for lines, _ in tuple(_indexes.values())]
+    for entry in tuple(linecache.cache.values()):
+        if len(entry) == 4 and entry[1] is None:  # a cell: text that is in no file
+            known.append(entry[2])
+    return any(escaped in line or text in line for lines in known for line in lines)
+
+
+def bytecode_hash(code: CodeType) -> str:
+    """The hash of code without source: its instructions, names and constants, without file name and positions."""
+    constants = []
+    for each in code.co_consts:
+        if type(each) is CodeType:
+            constants.append(bytecode_hash(each))
+        elif type(each) is frozenset:
+            constants.append(",".join(sorted(map(repr, each))))
+        else:
+            constants.append(token(each) if is_small(each) else repr(each))
+    if constants and _has_docstring(code):
+        constants[0] = ""
+    return digest(code.co_code.hex(), " ".join((*code.co_names, *code.co_varnames, *code.co_freevars)), *constants)
+
+
+def _has_docstring(code: CodeType) -> bool:
+    if sys.version_info >= (3, 14):
+        return bool(code.co_flags & inspect.CO_HAS_DOCSTRING)
+    return type(code.co_consts[0]) is str and (not code.co_name.startswith("<"))
