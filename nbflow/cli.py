@@ -200,6 +200,8 @@ def _run_file(shell: Shell, given: Mapping[str, Any]) -> int:
         if not shell.as_json:
             click.echo(opened.line)
         opened.start()
+        if (told := opened.told()) != opened.line and not shell.as_json:
+            click.echo(told)
         try:
             opened.instance.wait()
         except KeyboardInterrupt:

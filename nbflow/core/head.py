@@ -45,6 +45,7 @@ class Head:
     ended_at: datetime | None = None
     changed_at: datetime | None = None
     code_hash: str = ""
+    reach: str = ""
     notebook: str = ""
     activation: int = 0
     output: bytes | None = None
@@ -110,6 +111,7 @@ class Head:
 
     def _activated(self, entry: Entry) -> None:
         self.code_hash = entry.body.get("code_hash", self.code_hash)
+        self.reach = entry.body.get("reach", "")
         self.activation = entry.body.get("number", self.activation + 1)
         self.started_at = self.started_at or entry.recorded_at
         self.in_activation, self.progressed = True, False

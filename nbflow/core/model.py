@@ -9,7 +9,7 @@ before the dot. What each kind carries in `body` (JSON) and `value` (an encoded 
     created        workflow, id, notebook, code_hash, [parent], [schedule], preview, [json]   value = params
     claimed        engine, pid, host, folder, notebook, by: who runs it from now on; the entry's token is new
     released       why: its engine closed in order; nobody runs it
-    activated      code_hash, number: `run` is about to be called
+    activated      code_hash, reach: of the class with all that it reaches, number: `run` is about to be called
     pausing        by: pause asked for, bodies in flight go on (S40)
     paused         nothing of it runs any more
     resumed        by, shift_s: seconds that deadlines move by (S41)
@@ -23,12 +23,14 @@ before the dot. What each kind carries in `body` (JSON) and `value` (an encoded 
     deleted        by
     event          event_id, type, by                                                     value = payload
     set_aside      event_id, step, why: it does not fit the schema of the wait that was to take it (S39)
-    do.started     order, attempt, config, code_hash, [parent], [rollback]: it has a rollback handler, [anew]: attempts
-                   before it count no more against the limit (S58; repeated by the entry that ends this attempt)
+    do.started     order, attempt, config, [code_hash]: of the body and what it reaches (S56), [bound]: hashes of constants
+                   bound to it by name, [args_hash]: of its positional arguments (S57), [parent], [rollback]: it has a
+                   rollback handler, [anew]: attempts before it count no more against the limit (S58); all but config are
+                   repeated by the entry that ends this attempt
     do.retrying    order, attempt, started_at, error, retry_at: an attempt failed, another comes
     do.interrupted order, attempt, started_at: the kernel died in this attempt (S27)
-    do.finished    order, attempt, started_at, code_hash, preview, output_type, [json], [uri], [parent], [config]  value
-    do.failed      order, attempt, started_at, error, [parent], [config]: failed for good (S28)
+    do.finished    order, attempt, started_at, preview, output_type, [json], [uri], [config]                       value
+    do.failed      order, attempt, started_at, error, [config]: failed for good (S28)
     do.cancelled   order, attempt, started_at                                             (S21)
     rollback.…     as do.…: the handler that undoes the step of that name and count (S47)
     sleep.started  order, due_at                  sleep.finished   order, started_at      sleep.cancelled

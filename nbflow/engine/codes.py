@@ -1,11 +1,13 @@
 """What is recorded of the code of an instance's steps, and which of them are stale against the present code (S56, S57)."""
 
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from nbflow.clock import SystemClock
 from nbflow.core.history import Head, StepRecord
-from nbflow.core.model import StepKey, StepState
+from nbflow.core.model import Status, StepKey, StepState
 from nbflow.core.parts import BODY, UNKNOWN, Fingerprint, changed, difference, parts_of
 from nbflow.engine.content import Contents
 from nbflow.engine.fingerprints import of_callable
@@ -14,8 +16,11 @@ from nbflow.errors import NbflowError
 if TYPE_CHECKING:
     from nbflow.engine.engine import Engine
     from nbflow.engine.live import LiveInstance
+    from nbflow.engine.registry import Workflow
 
 ARGUMENTS = "arguments"
+_CALM = 4  # looks without another call: then `run` is at work, or waits
+_pause = threading.Event().wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +44,9 @@ class Present:
 
     def differs(self, recorded: Mapping[str, Any]) -> bool:
         """Whether it is not what was recorded; what was not recorded, or cannot be told now, is the same."""
-        if self.fingerprint is not None and recorded.get("code_hash"):
-            if recorded["code_hash"] != self.fingerprint.hash or recorded.get("bound", {}) != self.bound:
-                return True
+        present, known = self.fingerprint, recorded.get("code_hash")
+        if present is not None and known and (known != present.hash or recorded.get("bound", {}) != self.bound):
+            return True
         return self._args_differ(recorded)
 
     def _args_differ(self, recorded: Mapping[str, Any]) -> bool:
@@ -73,6 +78,7 @@ class Codes:
         self._live, self._engine = live, live.engine
         self._contents = Contents()
         self._stale: dict[StepKey, Present] = {}
+        self._calls = 0
 
     def begin(self) -> None:
         """Another activation begins: what is stale shows as its calls are made."""
@@ -82,6 +88,7 @@ class Codes:
     def marks(self, key: StepKey, fn: Callable[..., Any], args: tuple[Any, ...]) -> dict[str, Any]:
         """What entries of an attempt of *fn* say of its code; the sources go to the journal before them."""
         self._stale.pop(key, None)
+        self._calls += 1
         present = self._present(fn, args)
         if present.fingerprint is not None and present.fingerprint.hash not in self._engine.registry.kept:
             keep(self._engine, present.fingerprint)
@@ -89,6 +96,7 @@ class Codes:
 
     def called(self, key: StepKey, record: StepRecord, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
         """A recorded step was called: it is stale where its code or its arguments are not what they were (S57)."""
+        self._calls += 1
         if record.state is not StepState.FINISHED or not ("code_hash" in record.body or "args_hash" in record.body):
             return
         present = self._present(fn, args if "args_hash" in record.body else ())
@@ -105,6 +113,24 @@ class Codes:
         steps = self._live.history.steps
         found = [steps[key] for key in tuple(self._stale) if key in steps and steps[key].state is StepState.FINISHED]
         return tuple(step.key for step in sorted(found, key=lambda step: step.order))
+
+    def has_new(self, workflow: "Workflow") -> bool:
+        """Whether the workflow, or what it reaches, is not what the last activation ran (S58)."""
+        head = self._live.history.head
+        return head.code_hash != workflow.code_hash or (head.reach or workflow.reach) != workflow.reach
+
+    def after_replay(self, seconds: float) -> tuple[StepKey, ...]:
+        """What is stale, once the calls that history answers have been made; for whoever has just let it go on."""
+        known, calm, clock = -1, 0, SystemClock()
+        end = clock.monotonic() + seconds
+        while calm < _CALM and clock.monotonic() < end:
+            if self._live.is_settled() or self._live.status() is Status.WAITING:
+                break
+            begun = self._live.activation is not None
+            calm = calm + 1 if begun and self._calls == known else 0
+            known = self._calls
+            _pause(0.005)
+        return self.stale
 
     @property
     def same(self) -> bool | None:

@@ -13,6 +13,7 @@ from nbflow.core import durations
 from nbflow.core.model import Status
 from nbflow.core.names import quoted
 from nbflow.errors import NotFoundError, UsageError, listed
+from nbflow.store.views import stale_text
 
 if TYPE_CHECKING:
     from nbflow.engine.engine import Engine
@@ -104,7 +105,7 @@ def list_row(view: "InstanceView") -> tuple[Any, ...]:
         view.workflow,
         view.instance_id,
         view.status.value,
-        f"{view.done}/{view.total}",
+        f"{view.done}/{view.total}" + (f" · {stale}" if (stale := stale_text(view)) else ""),
         view.created_at,
         view.ended_at,
         "" if view.error is None else str(view.error).partition("\n")[0][:100],

@@ -6,6 +6,7 @@ runs it goes through that engine's journal, for any other through the store's on
 
 import contextlib
 from collections.abc import AsyncIterator, Generator, Iterable, Iterator
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -165,8 +166,8 @@ class WorkflowInstance:
         with self._folded() as history:
             owner = history.head.owner
             alive = None if owner is None else self._engine.store.alive(owner)
-            same = code_same(self._engine, history.head)
-            return instance_view(history, here=False, owner_alive=alive, code_same=same)
+            view = instance_view(history, here=False, owner_alive=alive)
+            return replace(view, code_same=code_same(self._engine, history.head))
 
     def is_finished(self) -> bool:
         """Whether it is complete, errored or terminated."""

@@ -8,6 +8,7 @@ import contextvars
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -168,12 +169,9 @@ class LiveInstance:
     def view(self) -> InstanceView:
         """The instance at a glance."""
         with self.lock:
-            here, status, held = not self.lost, self.status(), self.engine.watch.held
-            stale, code_same = self.codes.stale, self.codes.same
-            return instance_view(
-                self.history, here=here, owner_alive=True, status=status, unreached=self.unreached, held=held,
-                stale=stale, code_same=code_same,
-            )  # fmt: skip
+            here, status, held, codes = not self.lost, self.status(), self.engine.watch.held, self.codes
+            shown = instance_view(self.history, here=here, owner_alive=True, status=status, unreached=self.unreached, held=held)
+            return replace(shown, stale_steps=codes.stale, code_same=codes.same)
 
     # -- activations --------------------------------------------------------------------------------------------------
 
@@ -210,8 +208,8 @@ class LiveInstance:
         if rolling_back:
             activation.collecting = partial(self._roll_back, activation)
         else:
-            self.code_changed = head.activation > 0 and head.code_hash != workflow.code_hash
-            self.record(Kind.ACTIVATED, None, {"code_hash": workflow.code_hash, "number": head.activation + 1})
+            self.code_changed = head.activation > 0 and self.codes.has_new(workflow)
+            self.record(Kind.ACTIVATED, None, {"number": head.activation + 1} | workflow.code_marks)
             self.engine.store.write()  # recorded before `run` is called: the death of the process cannot lose it (S53)
         self.activation = activation
         self.engine.watch.begin()

@@ -13,11 +13,13 @@ from nbflow.engine.instance import WorkflowInstance
 from nbflow.engine.live import LiveInstance
 from nbflow.engine.registry import Workflow
 from nbflow.errors import UsageError
+from nbflow.store.views import stale_text
 from nbflow.values import codec
 
 if TYPE_CHECKING:
     from nbflow.engine.engine import Engine
 
+REPLAY = 1.0  # seconds that a cell waits for a replay before it says what is stale
 What = Literal["created", "attached", "resumed", "adopted", "elsewhere", "retried", "finished"]
 
 
@@ -36,6 +38,15 @@ class Opened:
     line: str
     _live: LiveInstance | None = None
     _started: bool = field(default=False, repr=False)
+
+    def told(self) -> str:
+        """The line, with what is stale: known only when `run` has asked for the recorded steps again."""
+        engine, instance = self.instance.engine, self.instance
+        live = engine.live.get(instance.created_seq)
+        if live is not None and self.what != "created":
+            live.codes.after_replay(REPLAY)
+        stale = stale_text(instance.view())
+        return f"{self.line} · {stale}" if stale else self.line
 
     def start(self) -> None:
         """Let it run now, in the caller's context; whatever was to be recorded is durable already."""

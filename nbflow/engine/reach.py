@@ -105,11 +105,11 @@ class Reach:
         elif cls is ModuleType:
             self._module(value, label, chains)
         elif is_class(value):
-            self._class(value, label, chains)
+            self._class(value, chains)
         elif cls in CONTAINERS:
             self._container(value, label, bound=bound)
         else:
-            self._class(cls, label, chains)
+            self._class(cls, chains)
 
     # -- functions ----------------------------------------------------------------------------------------------------
 
@@ -204,7 +204,7 @@ class Reach:
             if is_code(each) or type(each) in CONTAINERS:
                 self.visit(each, label, bound=bound)
 
-    def _class(self, cls: type, label: str, chains: set[tuple[str, ...]]) -> None:
+    def _class(self, cls: type, chains: set[tuple[str, ...]]) -> None:
         if WorkflowEntrypoint in _mro_of(cls):  # it holds `run`: only the methods that are asked for are the step's code
             for chain in sorted(chains):
                 self._member(cls, chain)
@@ -242,7 +242,7 @@ class Reach:
                 self._function(function, f"{name}.{key}", bound=False, part=not inside)
         for base in _bases_of(cls):
             if base is not object:
-                self._class(base, _name_of(base), set())
+                self._class(base, set())
 
     # -- parts --------------------------------------------------------------------------------------------------------
 

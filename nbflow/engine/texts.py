@@ -48,9 +48,8 @@ def is_written(text: str) -> bool:
     """Whether a text stands in a cell or in a file of the user's: then a history may hold it, too."""
     escaped = repr(text)[1:-1]
     known = [lines for lines, _ in tuple(_indexes.values())]
-    for entry in tuple(linecache.cache.values()):
-        if len(entry) == 4 and entry[1] is None:  # a cell: text that is in no file
-            known.append(entry[2])
+    cells = (entry for entry in tuple(linecache.cache.values()) if len(entry) == 4 and entry[1] is None)  # in no file
+    known += [entry[2] for entry in cells]
     return any(escaped in line or text in line for lines in known for line in lines)
 
 

@@ -58,6 +58,12 @@ class Display:
         bundle = {_VIEW: {"version_major": 2, "version_minor": 0, "model_id": panel.model_id}}
         self._publisher.publish(data=bundle, metadata={}, transient={"display_id": self._panel_id})
 
+    def retell(self, line: str) -> None:
+        """Say something else of what the cell did, where it has been said already."""
+        self._line = line
+        if not self._headless:
+            self._write(self._inst.view(), update=True)
+
     def finish(self) -> None:
         """Write the twin as things stand now."""
         view = self._inst.view()

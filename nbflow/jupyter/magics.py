@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -184,8 +185,11 @@ class WorkflowMagics:
         self._try_display(display.show, opened.line)
         try:
             opened.start()
+            told = opened.told()
         except KeyboardInterrupt:
             raise stopped(instance) from None
+        if told != opened.line:
+            self._try_display(partial(display.retell, told), told)
         if not (asked.wait or headless):
             if not self.settings.panel:
                 self._try_display(display.finish, opened.line)
@@ -246,7 +250,15 @@ class _Line:
     """The display of a terminal: the one line."""
 
     def __init__(self, line: str) -> None:
-        self.show = lambda: print(line)  # noqa: T201
+        self._line = line
+
+    def show(self) -> None:
+        """Say it."""
+        print(self._line)  # noqa: T201
+
+    def retell(self, line: str) -> None:
+        """Say what is known now, too."""
+        print(line.removeprefix(self._line).removeprefix(" · "))  # noqa: T201
 
     def finish(self) -> None:
         """The value of the cell says the rest."""

@@ -199,6 +199,13 @@ class InstanceView:
         return len(self.stale_steps)
 
 
+def stale_text(view: InstanceView) -> str:
+    """Say which steps are stale: "1 stale: load"; nothing where none is known to be."""
+    names = [str(key) for key in view.stale_steps]
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"{len(names)} stale: {', '.join(names[:3])}{more}" if names else ""
+
+
 def step_view(
     record: StepRecord,
     replayed: frozenset[StepKey],
@@ -240,8 +247,6 @@ def instance_view(
     status: Status | None = None,
     unreached: tuple[StepKey, ...] = (),
     held: str | None = None,
-    stale: tuple[StepKey, ...] = (),
-    code_same: bool | None = None,
 ) -> InstanceView:
     """The view of an instance; *status* is what its engine knows better than the entries do (S5)."""
     head = history.head
@@ -281,6 +286,4 @@ def instance_view(
         code_hash=head.code_hash,
         version=history.version,
         held=held,
-        stale_steps=stale,
-        code_same=code_same,
     )
