@@ -6,13 +6,11 @@ import sysconfig
 from functools import lru_cache
 from types import CodeType, FunctionType, ModuleType
 
-import nbflow
-
 _INSTALLED = tuple(
     os.path.join(os.path.realpath(path), "")
     for path in {
         *(path for name, path in sysconfig.get_paths().items() if name in ("stdlib", "platstdlib", "purelib", "platlib")),
-        os.path.dirname(nbflow.__file__),
+        os.path.dirname(os.path.dirname(os.path.abspath(__file__))),  # nbflow itself
     }
 )
 
