@@ -12,9 +12,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from nbflow.core.history import History, died_waiting, settled, status_of
-from nbflow.core.model import Entry, Kind, Status, StepKey, StepState
+from nbflow.core.history import History, settled, status_of
+from nbflow.core.model import Entry, Kind, Status, StepKey
 from nbflow.core.rollback import due
+from nbflow.engine import deaths
 from nbflow.engine.activation import Activation
 from nbflow.engine.calls import noted
 from nbflow.engine.codes import Codes
@@ -26,7 +27,7 @@ from nbflow.engine.rolling import Rollback
 from nbflow.engine.scope import Scope
 from nbflow.engine.unreadable import why_interrupted
 from nbflow.engine.waits import Wait, match
-from nbflow.errors import StepInterruptedError, UndecodableError, listed
+from nbflow.errors import UndecodableError
 from nbflow.store.views import InstanceView, instance_view
 from nbflow.values import codec, failures
 from nbflow.values.artifacts import ArtifactFolder
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("nbflow")
 
-DEATHS = 3  # activations in a row that may die without a finished step before the instance fails (S27)
 _BUSY = (Status.QUEUED, Status.RUNNING)
 
 
@@ -192,8 +192,8 @@ class LiveInstance:
         if not self.engine.slots.take(head.created_seq, self.activate):
             self.notify()
             return
-        if head.deaths >= DEATHS and not rolling_back and not died_waiting(self.history):
-            self._fail_as_interrupted()
+        if not rolling_back and deaths.too_many(self.history):
+            self._end(None, Kind.ERRORED, {"error": failures.record_error(deaths.error_of(self.history))})
             return
         try:
             params = codec.decode(head.params, self.files)
@@ -214,13 +214,6 @@ class LiveInstance:
         self.activation = activation
         self.engine.watch.begin()
         activation.start(self._context.copy())
-
-    def _fail_as_interrupted(self) -> None:
-        cut_off = [step for step in self.history.steps.values() if step.state is StepState.INTERRUPTED]
-        last = max((step.died_in for step in cut_off), default=0)
-        running = listed([str(step.key) for step in cut_off if step.died_in == last]) or "no step"
-        msg = f"the kernel died {DEATHS} times in a row while {running} ran; run the cell again for three more tries"
-        self._end(None, Kind.ERRORED, {"error": failures.record_error(StepInterruptedError(msg))})
 
     def noted_idle(self) -> None:
         """The activation is quiet and has nothing to hand out: what it waits for is now known."""
