@@ -112,13 +112,13 @@ def retry_failed(engine: "Engine", instance: "WorkflowInstance", by: str | None)
         resume(engine, instance, by)
 
 
-def retry_now(engine: "Engine", instance: "WorkflowInstance") -> None:
+def retry_now(engine: "Engine", instance: "WorkflowInstance", step: StepKey | None = None) -> None:
     """See `WorkflowInstance.retry_now`."""
     live = _owned(engine, instance)
     if live is None:
         msg = f"instance {instance.id!r} does not run in this kernel; retry_now works where it runs"
         raise InvalidStatusError(msg)
-    engine.on_loop(live.retry_now)
+    engine.on_loop(lambda: live.retry_now(step))
 
 
 def terminate(engine: "Engine", instance: "WorkflowInstance", *, rollback: bool, by: str | None) -> None:

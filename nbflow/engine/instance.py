@@ -5,7 +5,7 @@ runs it goes through that engine's journal, for any other through the store's on
 """
 
 import contextlib
-from collections.abc import AsyncIterator, Generator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -17,8 +17,10 @@ from nbflow.core.model import (
     Entry,
     InstanceStatus,
     Status,
+    StepKey,
     StepState,
 )
+from nbflow.core.plans import RestartPlan, restart_plan
 from nbflow.engine import control
 from nbflow.engine.codes import code_of, code_same
 from nbflow.engine.current import panel_of
@@ -26,6 +28,7 @@ from nbflow.engine.live import LiveInstance
 from nbflow.engine.outputs import REDACTED
 from nbflow.engine.waiting import finished_by_polling, following, wait_until
 from nbflow.errors import InstanceFailedError, InvalidStatusError, NotFoundError, UsageError
+from nbflow.store.outline import GroupView, Name, Page, outline
 from nbflow.store.views import InstanceView, StepView, instance_view, step_view
 from nbflow.values import codec, failures
 
@@ -122,6 +125,38 @@ class WorkflowInstance:
         ordered = sorted(history.steps.values(), key=lambda step: step.order)
         page = [self._step_view(history, step) for step in ordered[start:stop]]
         return len(ordered), page
+
+    def outline(
+        self,
+        place: Callable[[int], tuple[int, int]],
+        opened: frozenset[Name] = frozenset(),
+        wanted: Callable[[StepRecord], bool] | None = None,
+    ) -> Page:
+        """A page of the steps as people read them: many of one name as a group, unless it is *opened*.
+
+        Args:
+            place: from the number of lines, which to give: start and stop.
+            wanted: of all steps only those, ungrouped.
+        """
+        with self._folded() as history:
+            lines = outline(history, self._engine.clock.now(), opened, wanted)
+            start, stop = place(len(lines))
+            page = [
+                (one if isinstance(one, GroupView) else self._step_view(history, one), inside)
+                for one, inside in lines[start:stop]
+            ]
+            return Page(len(lines), start, page)
+
+    def step_of(self, key: StepKey) -> StepView | None:
+        """The step of that key, None where none is recorded."""
+        with self._folded() as history:
+            step = history.steps.get(key)
+            return None if step is None else self._step_view(history, step)
+
+    def restart_plan(self, from_step: StepKey | None) -> RestartPlan:
+        """What a restart from there would keep and run again; nothing is done."""
+        with self._folded() as history:
+            return restart_plan(history, from_step)
 
     def _step_view(self, history: History, step: StepRecord) -> StepView:
         return step_view(step, history.replayed, partial(self._load, step), code_of(self._engine, step, self._live()))
@@ -226,9 +261,9 @@ class WorkflowInstance:
         """Drop failed steps, keep the finished ones, go on (S41)."""
         control.retry_failed(self._engine, self, by)
 
-    def retry_now(self) -> None:
-        """End all retry delays."""
-        control.retry_now(self._engine, self)
+    def retry_now(self, step: StepKey | None = None) -> None:
+        """End all retry delays, or that of one step."""
+        control.retry_now(self._engine, self, step)
 
     def restart(self, from_step: Any = None, by: str | None = None) -> None:
         """Run all steps again, or the named one and what started after it.

@@ -358,10 +358,11 @@ class LiveInstance:
         elif activation is None:
             self.activate(context)
 
-    def retry_now(self) -> None:
-        """End all retry delays."""
-        for retry in list(self.retries.values()):
-            retry()
+    def retry_now(self, step: StepKey | None = None) -> None:
+        """End all retry delays, or that of one step."""
+        for key, retry in list(self.retries.items()):
+            if step is None or key == step:
+                retry()
 
     def refold(self, entries: list[Entry]) -> None:
         """Take what the file says now in place of what was known (S52)."""

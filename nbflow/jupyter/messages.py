@@ -20,6 +20,7 @@ _TEXT_CHARACTERS = 256
 _KEY_CHARACTERS = 1_000
 _INTEGER = 2**53
 _DEPTH = 64
+_OPEN = 50
 PAYLOAD_BYTES = 1 << 20
 
 
@@ -29,7 +30,16 @@ class Control(StrEnum):
     PAUSE = "pause"
     RESUME = "resume"
     TERMINATE = "terminate"
+    TERMINATE_AND_ROLL_BACK = "terminate_and_roll_back"
     RETRY_NOW = "retry_now"
+
+
+class Since(StrEnum):
+    """Where a restart begins."""
+
+    START = "start"
+    STEP = "step"
+    STALE = "stale"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +58,19 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class AskRows:
-    """Steps start…stop, in order of start, of those that match."""
+    """Lines start…stop of the list of steps, in order of start, of those that match.
+
+    Attributes:
+        open: the groups that show their steps.
+    """
 
     id: str
     start: int
     stop: int
     text: str
     state: StepState | None
+    kind: StepType | None
+    open: frozenset[tuple[StepType, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +79,66 @@ class AskStep:
 
     id: str
     index: int
+    key: StepKey
+
+
+@dataclass(frozen=True, slots=True)
+class AskEvents:
+    """Entries of the history start…stop, newest first."""
+
+    id: str
+    start: int
+    stop: int
+    steps: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AskLog:
+    """What all steps have printed and logged, the last of it."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class AskInstances:
+    """The workflow's instances, newest first."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class AskPlan:
+    """What a restart would keep and run again."""
+
+    id: str
+    since: Since
+    key: StepKey | None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenInstance:
+    """Make the panel of another instance of this workflow, for the page to draw in place of this one."""
+
+    id: str
+    instance: int
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """A click on Restart, after the plan was shown."""
+
+    id: str
+    engine: str
+    since: Since
+    key: StepKey | None
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """A click on Retry now in one row."""
+
+    id: str
+    engine: str
     key: StepKey
 
 
@@ -93,7 +169,9 @@ class CloseOutput:
     id: str
 
 
-Message = Hello | Heard | AskRows | AskStep | Command | Decide | CloseOutput
+Question = AskRows | AskStep | AskEvents | AskLog | AskInstances | AskPlan | OpenInstance
+Click = Command | Decide | Restart | Retry
+Message = Hello | Heard | Question | Click | CloseOutput
 Fields = Mapping[str, Any]
 _Word = TypeVar("_Word", bound=StrEnum)
 
@@ -137,11 +215,75 @@ def _heard(raw: Fields) -> Heard:
 
 def _ask_rows(raw: Fields) -> AskRows:
     start, stop = _integer(raw, "start", 0), _integer(raw, "stop", 0)
+    _check_page("rows", start, stop)
+    state, kind = _text(raw, "state", _TEXT_CHARACTERS), _text(raw, "kind", _TEXT_CHARACTERS)
+    return AskRows(
+        _id(raw),
+        start,
+        stop,
+        _text(raw, "text", _TEXT_CHARACTERS),
+        _member(StepState, state) if state else None,
+        _member(StepType, kind) if kind else None,
+        frozenset(_names(raw["open"])),
+    )
+
+
+def _check_page(what: str, start: int, stop: int) -> None:
     if not start <= stop <= start + PAGE:
-        msg = f"message 'rows' asks for {start} to {stop}; at most {PAGE} rows at a time"
+        msg = f"message '{what}' asks for {start} to {stop}; at most {PAGE} rows at a time"
         raise UsageError(msg)
-    state = _text(raw, "state", _TEXT_CHARACTERS)
-    return AskRows(_id(raw), start, stop, _text(raw, "text", _TEXT_CHARACTERS), _member(StepState, state) if state else None)
+
+
+def _names(value: object) -> list[tuple[StepType, str]]:
+    if not isinstance(value, list) or len(value) > _OPEN:
+        msg = f"'open' is no list of at most {_OPEN} groups"
+        raise UsageError(msg)
+    found = []
+    for one in value:
+        if not isinstance(one, list) or len(one) != 2:
+            raise UsageError("'open' holds something that is no pair of type and name")
+        raw = {"type": one[0], "name": one[1]}
+        found.append((_member(StepType, _text(raw, "type", _TEXT_CHARACTERS)), _text(raw, "name", _TEXT_CHARACTERS)))
+    return found
+
+
+def _ask_events(raw: Fields) -> AskEvents:
+    start, stop = _integer(raw, "start", 0), _integer(raw, "stop", 0)
+    _check_page("events", start, stop)
+    if type(raw["steps"]) is not bool:
+        raise UsageError("'steps' is neither true nor false")
+    return AskEvents(_id(raw), start, stop, raw["steps"])
+
+
+def _ask_log(raw: Fields) -> AskLog:
+    return AskLog(_id(raw))
+
+
+def _ask_instances(raw: Fields) -> AskInstances:
+    return AskInstances(_id(raw))
+
+
+def _since(raw: Fields) -> tuple[Since, StepKey | None]:
+    since = _member(Since, _text(raw, "since", _TEXT_CHARACTERS))
+    if (raw["key"] is None) is (since is Since.STEP):
+        raise UsageError("'key' is given with since 'step' and with nothing else")
+    return since, None if raw["key"] is None else _step_key(raw["key"])
+
+
+def _ask_plan(raw: Fields) -> AskPlan:
+    return AskPlan(_id(raw), *_since(raw))
+
+
+def _open_instance(raw: Fields) -> OpenInstance:
+    return OpenInstance(_id(raw), _integer(raw, "instance", 1))
+
+
+def _restart(raw: Fields) -> Restart:
+    return Restart(_id(raw), _text(raw, "engine", _TEXT_CHARACTERS), *_since(raw))
+
+
+def _retry(raw: Fields) -> Retry:
+    return Retry(_id(raw), _text(raw, "engine", _TEXT_CHARACTERS), _step_key(raw["key"]))
 
 
 def _ask_step(raw: Fields) -> AskStep:
@@ -165,8 +307,15 @@ def _close_output(raw: Fields) -> CloseOutput:
 _KINDS: dict[str, tuple[Callable[[Fields], Message], frozenset[str]]] = {
     "hello": (_hello, frozenset({"id"})),
     "heard": (_heard, frozenset({"seq"})),
-    "rows": (_ask_rows, frozenset({"id", "start", "stop", "text", "state"})),
+    "rows": (_ask_rows, frozenset({"id", "start", "stop", "text", "state", "kind", "open"})),
     "step": (_ask_step, frozenset({"id", "index", "key"})),
+    "events": (_ask_events, frozenset({"id", "start", "stop", "steps"})),
+    "log": (_ask_log, frozenset({"id"})),
+    "instances": (_ask_instances, frozenset({"id"})),
+    "plan": (_ask_plan, frozenset({"id", "since", "key"})),
+    "open": (_open_instance, frozenset({"id", "instance"})),
+    "restart": (_restart, frozenset({"id", "engine", "since", "key"})),
+    "retry": (_retry, frozenset({"id", "engine", "key"})),
     "command": (_command, frozenset({"id", "engine", "control"})),
     "decide": (_decide, frozenset({"id", "engine", "name", "count", "payload"})),
     "close": (_close_output, frozenset({"id"})),

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 FLUSH = 0.1
+SLOWEST = 1.0
+SHARE = 20
 ALIVE = 5.0
 UNHEARD = 10.0
 HEAD = 10.0
@@ -36,6 +38,7 @@ class Pace:
     dirty: bool = True
     unheard_since: float | None = None
     looked: float = float("-inf")
+    every: float = FLUSH
 
     def heard(self, now: float) -> None:
         """The page said something: full speed, and after an absence a whole state, for it has missed some."""
@@ -53,7 +56,7 @@ class Pace:
     def due(self, now: float, *, at_work: bool) -> Send:
         """What to send at *now*; *at_work* tells whether code of the instance runs or is about to."""
         if not self.away(now):
-            if self.dirty and now - self.looked >= FLUSH:
+            if self.dirty and now - self.looked >= self.every:
                 return Send.STATE
             return Send.ALIVE if now - self.sent_any >= ALIVE else Send.NOTHING
         every = self._every(now, at_work=at_work)
@@ -64,7 +67,7 @@ class Pace:
         if not self.away(now):
             alive = self.sent_any + ALIVE - now
             turn = alive if self.unheard_since is None else min(alive, self.unheard_since + UNHEARD - now)
-            return max(0.0, min(turn, self.looked + FLUSH - now) if self.dirty else turn)
+            return max(0.0, min(turn, self.looked + self.every - now) if self.dirty else turn)
         every = self._every(now, at_work=at_work)
         if every is None:
             return None
@@ -76,6 +79,10 @@ class Pace:
     def looked_at(self, now: float) -> None:
         """The state was read, about to be sent if it differs from the last."""
         self.dirty, self.looked = False, now
+
+    def took(self, seconds: float) -> None:
+        """Reading the state took so long: large instances are read less often, so that their steps have the processor."""
+        self.every = min(SLOWEST, max(FLUSH, SHARE * seconds))
 
     def sent(self, now: float) -> None:
         """Something went out that the page will answer if it is there."""

@@ -17,24 +17,23 @@ import traitlets
 
 from nbflow.clock import Clock, SystemClock
 from nbflow.errors import NbflowError
-from nbflow.jupyter import snapshot
+from nbflow.jupyter import answers, snapshot
 from nbflow.jupyter.display import Display
 from nbflow.jupyter.lane import Lane
 from nbflow.jupyter.messages import (
-    AskRows,
-    AskStep,
     CloseOutput,
     Command,
-    Control,
     Decide,
     Heard,
     Hello,
     Message,
+    Restart,
+    Retry,
     parse,
     reply_id,
 )
 from nbflow.jupyter.pace import Pace, Send
-from nbflow.store.views import InstanceView, StepView
+from nbflow.store.views import InstanceView
 from nbflow.values.schemas import UnfitPayloadError
 
 if TYPE_CHECKING:
@@ -201,16 +200,16 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
 
     def _read(self, view: InstanceView) -> dict[str, Any]:
         self._at_work, self._here, self._version = snapshot.at_work(view), view.here, view.version
-        first = 0 if view.total <= snapshot.FEW_ROWS else view.total - snapshot.FEW_ROWS // 2
-        _, rows = self._inst.rows(first, first + snapshot.FEW_ROWS)
+        page = self._inst.outline(snapshot.last_lines)
         engine = self._inst.engine.engine_id
-        return snapshot.state_json(view, rows, first=first, engine=engine, seq=self._seq, now=self._clock.now())
+        return snapshot.state_json(view, page, engine=engine, seq=self._seq, now=self._clock.now())
 
     def _send_state(self, now: float) -> None:
         self._pace.looked_at(now)
         try:
             view = self._inst.view()
             state = self._read(view)
+            self._pace.took(self._clock.monotonic() - now)
         except NbflowError as error:
             if self._trouble != str(error):
                 self._trouble = str(error)
@@ -273,9 +272,9 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
                 self._wake.set()
             case Heard():
                 pass
-            case Command() | Decide():
+            case Command() | Decide() | Restart() | Retry():
                 self._hand_over(self._commands, message)
-            case AskRows() | AskStep() | CloseOutput():
+            case _:
                 self._hand_over(self._questions, message)
 
     def _hear(self) -> None:
@@ -289,60 +288,28 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
             self._answer(message.id, error="too many requests are waiting; try again")  # type: ignore[union-attr]
 
     def _act(self, message: Message) -> None:
+        message_id: str = message.id  # type: ignore[union-attr]
         try:
             match message:
-                case Command() | Decide() if message.engine != self._inst.engine.engine_id:
+                case Command() | Decide() | Restart() | Retry() if message.engine != self._inst.engine.engine_id:
                     text = "this panel was drawn by a kernel that is gone; nothing was done; run the cell again"
-                    self._answer(message.id, error=text)
-                case Command():
-                    self._control(message.control)
-                    self._answer(message.id)
-                case Decide():
-                    self._inst.answer(message.name, message.count, message.payload)
-                    self._answer(message.id)
-                case AskRows():
-                    self._answer(message.id, rows=self._rows(message))
-                case AskStep():
-                    self._answer(message.id, step=self._step(message))
+                    self._answer(message_id, error=text)
+                case Command() | Decide() | Restart() | Retry():
+                    answers.act(self._inst, message)
+                    self._answer(message_id)
                 case CloseOutput():
-                    self._answer(message.id)
+                    self._answer(message_id)
                     self._empty_outputs()
+                case Hello() | Heard():
+                    pass
+                case _:
+                    self._answer(message_id, **answers.answer(self._inst, message, self._version))
         except UnfitPayloadError as error:
-            self._answer(message.id, error=str(error), fields=snapshot.plain(error.problems, 500))  # type: ignore[union-attr]
+            self._answer(message_id, error=str(error), fields=snapshot.plain(error.problems, 500))
         except NbflowError as error:
-            self._answer(message.id, error=str(error))  # type: ignore[union-attr]
+            self._answer(message_id, error=str(error))
         except Exception as error:  # noqa: BLE001 - the page is told, whatever it was
-            self._answer(message.id, error=f"{type(error).__name__}: {error}")  # type: ignore[union-attr]
-
-    def _control(self, control: Control) -> None:
-        acts: dict[Control, Callable[[], object]] = {
-            Control.PAUSE: self._inst.pause,
-            Control.RESUME: self._inst.resume,
-            Control.TERMINATE: self._inst.terminate,
-            Control.RETRY_NOW: self._inst.retry_now,
-        }
-        acts[control]()
-
-    def _rows(self, ask: AskRows) -> dict[str, Any]:
-        version = self._version  # as told; rows that are newer will be asked for once more, which does no harm
-        if not ask.text and ask.state is None:
-            total, page = self._inst.rows(ask.start, ask.stop)
-            items = [snapshot.row_json(ask.start + place, step) for place, step in enumerate(page)]
-        else:
-            _, steps = self._inst.rows(0, None)
-            found = [pair for pair in enumerate(steps) if snapshot.matches(pair[1], ask.text, ask.state)]
-            total, items = len(found), [snapshot.row_json(index, step) for index, step in found[ask.start : ask.stop]]
-        return {"total": total, "start": ask.start, "version": version, "items": items}
-
-    def _step(self, ask: AskStep) -> dict[str, Any] | None:
-        wanted = [ask.key.type.value, ask.key.name, ask.key.count, ask.key.key]
-
-        def found(start: int, stop: int | None) -> tuple[int, StepView] | None:
-            _, steps = self._inst.rows(start, stop)
-            return next((pair for pair in enumerate(steps, start) if snapshot.key_json(pair[1]) == wanted), None)
-
-        pair = found(ask.index, ask.index + 1) or found(0, None)
-        return None if pair is None else snapshot.detail_json(*pair)
+            self._answer(message_id, error=f"{type(error).__name__}: {error}")
 
     def _answer(self, message_id: str | None, *, error: str | None = None, **more: Any) -> None:
         content: dict[str, Any] = {"type": "answer", "id": message_id, "ok": error is None, **more}

@@ -6,17 +6,17 @@ they fit. Whatever else it shows it asks for: pages of rows, one step in full.
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
-from nbflow.core.model import ErrorInfo, Status, StepState
+from nbflow.core.model import Status, StepState
 from nbflow.jupyter import words
+from nbflow.store.outline import GroupView, Line, Page
 from nbflow.store.views import AttemptView, InstanceView, StepView
 
 STATE_BYTES = 20_000
 HEAD_BYTES = 1_000
-DETAIL_CHARACTERS = 64_000
 FEW_ROWS = 60
 """Instances with no more steps than this are drawn from the state alone, without a question to the kernel."""
 
@@ -24,6 +24,16 @@ _NOTE = 140
 _WAITS = 20
 _PROMPT = 600
 _SCHEMA_BYTES = 4_000
+_TRIES = 8
+_SHOWN = (
+    StepState.RUNNING,
+    StepState.RETRYING,
+    StepState.WAITING,
+    StepState.SLEEPING,
+    StepState.FAILED,
+    StepState.INTERRUPTED,
+    StepState.CANCELLED,
+)
 
 
 def size(value: object) -> int:
@@ -56,6 +66,8 @@ def head_json(view: InstanceView) -> dict[str, Any]:
         "waiting": len(view.waits),
         "replayed": view.from_history,
         "unreached": len(view.unreached),
+        "stale": getattr(view, "stale", 0),
+        "same": getattr(view, "code_same", None),
         "sleeping": sleeping,
         "interrupted": None if view.interrupted is None else words.first_line(view.interrupted, 120),
         "held": None if view.held is None else words.first_line(view.held, 120),
@@ -64,14 +76,16 @@ def head_json(view: InstanceView) -> dict[str, Any]:
     }
 
 
-def state_json(
-    view: InstanceView, rows: Sequence[StepView], *, first: int, engine: str, seq: int, now: datetime
-) -> dict[str, Any]:
+def last_lines(total: int) -> tuple[int, int]:
+    """The lines that go with a state: all, and of many the last."""
+    return (0, total) if total <= FEW_ROWS else (total - FEW_ROWS // 2, total)
+
+
+def state_json(view: InstanceView, page: Page, *, engine: str, seq: int, now: datetime) -> dict[str, Any]:
     """The one state: never more than 20 kB, whatever the names, prompts and values are.
 
     Args:
-        rows: steps in order of start; as many of the last ones as fit are told.
-        first: the place of the first of them among all.
+        page: lines in order of start; as many of the last ones as fit are told.
     """
     state: dict[str, Any] = {
         "seq": seq,
@@ -86,7 +100,7 @@ def state_json(
         "code": view.code_hash[:12],
         "head": head_json(view),
         "waits": [],
-        "rows": {"start": 0, "items": []},
+        "rows": {"start": 0, "total": page.total, "items": []},
     }
     room = STATE_BYTES - size(state) - 200
     for wait in view.waits[:_WAITS]:
@@ -95,13 +109,13 @@ def state_json(
             break
         state["waits"].append(item)
     items: list[dict[str, Any]] = []
-    for index in range(len(rows) - 1, -1, -1):
-        item = row_json(first + index, rows[index])
+    for index in range(len(page.lines) - 1, -1, -1):
+        item = line_json(page.start + index, *page.lines[index])
         if (room := room - size(item) - 2) < 0:
             break
         items.append(item)
     items.reverse()
-    state["rows"] = {"start": first + len(rows) - len(items), "items": items}
+    state["rows"] = {"start": page.start + len(page.lines) - len(items), "total": page.total, "items": items}
     return state
 
 
@@ -125,8 +139,37 @@ def key_json(step: StepView) -> list[Any]:
     return [step.type, plain(step.name), step.count, plain(step.key.key)]
 
 
+def line_json(index: int, line: Line, inside: bool) -> dict[str, Any]:
+    """One line of the list, a step or a group of steps."""
+    if not isinstance(line, GroupView):
+        row = row_json(index, line)
+        return {**row, "level": 2} if inside else row
+    counts = {state.value: count for state, count in line.states.items() if count}
+    told = {
+        "started": millis(line.started_at),
+        "ended": millis(line.ended_at),
+        "rate": line.rate,
+        "replayed": line.from_history,
+    }
+    return {
+        "i": index,
+        "key": [line.type.value, plain(line.name), 0, None],
+        "state": _state_of(line).value,
+        "total": line.total,
+        "counts": counts,
+        "open": line.opened,
+        **{name: value for name, value in told.items() if value},
+    }
+
+
+def _state_of(group: GroupView) -> StepState:
+    """The state that a group's sign shows: what goes on before what is over."""
+    return next((state for state in _SHOWN if group.states.get(state)), StepState.FINISHED)
+
+
 def row_json(index: int, step: StepView) -> dict[str, Any]:
     """One row of the list; what is none, false or empty is left out."""
+    progress = getattr(step, "progress", None)
     row = {
         "attempt": step.attempts[-1].number if step.attempts else 0,
         "limit": step.limit,
@@ -137,54 +180,20 @@ def row_json(index: int, step: StepView) -> dict[str, Any]:
         "replayed": step.from_history,
         "stale": step.stale,
         "note": words.outcome_line(step, _NOTE),
+        "tries": [_try_json(attempt) for attempt in step.attempts[-_TRIES:]] if len(step.attempts) > 1 else None,
+        "progress": None if progress is None else _progress_json(progress),
     }
     told = {name: value for name, value in row.items() if value}
     return {"i": index, "key": key_json(step), "state": step.status.value, **told}
 
 
-def detail_json(index: int, step: StepView) -> dict[str, Any]:
-    """Everything about one step."""
-    return {
-        "row": row_json(index, step),
-        "preview": plain(step.preview, DETAIL_CHARACTERS),
-        "error": error_json(step.error),
-        "attempts": [attempt_json(attempt) for attempt in step.attempts[-100:]],
-        "logs": plain(step.logs, DETAIL_CHARACTERS),
-    }
+def _try_json(attempt: AttemptView) -> list[Any]:
+    return [millis(attempt.started_at), millis(attempt.ended_at), attempt.status.value]
 
 
-def attempt_json(attempt: AttemptView) -> dict[str, Any]:
-    """One attempt; its traceback to 4,000 characters, since there may be many."""
-    error = error_json(attempt.error, 4_000)
-    ended = attempt.ended_at
-    seconds = None if ended is None else (ended - attempt.started_at) / timedelta(seconds=1)
-    return {
-        "number": attempt.number,
-        "state": attempt.status.value,
-        "started": millis(attempt.started_at),
-        "seconds": seconds,
-        "error": error,
-    }
-
-
-def error_json(error: ErrorInfo | None, limit: int = DETAIL_CHARACTERS) -> dict[str, Any] | None:
-    """An error as the page shows it; of a long traceback the end, where the error is."""
-    if error is None:
-        return None
-    text = plain(error.traceback)
-    return {
-        "type": plain(error.type, 200),
-        "message": plain(error.message, limit),
-        "traceback": text if len(text) <= limit else f"…{text[1 - limit :]}",
-    }
-
-
-def matches(step: StepView, text: str, state: StepState | None) -> bool:
-    """Whether the list's filter lets *step* through."""
-    if state is not None and step.status is not state:
-        return False
-    wanted = text.casefold()
-    return not wanted or wanted in str(step.key).casefold() or wanted in words.outcome_line(step).casefold()
+def _progress_json(progress: Any) -> list[Any]:
+    total = None if progress.total is None else plain(progress.total)
+    return [plain(progress.done), total, words.first_line(str(progress.note or ""), 60)]
 
 
 def at_work(view: InstanceView) -> bool:

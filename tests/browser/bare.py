@@ -11,7 +11,7 @@ NOW = 1_890_000_000_000  # what the page's clock says where a test installs one
 
 # Answers as panel.py does. `silent` keeps answers back; `rowOf` makes row n of a large instance.
 KERNEL = """
-window.mount = async ({js, css, state, details, silent, theme}) => {
+window.mount = async ({js, css, state, details, silent, theme, answers}) => {
   document.body.dataset.jpThemeLight = String(theme === 'light');
   document.body.style.background = theme === 'light' ? '#fff' : '#111';
   const style = document.createElement('style');
@@ -24,18 +24,20 @@ window.mount = async ({js, css, state, details, silent, theme}) => {
   const fire = (name, message) => (handlers[name] ?? []).forEach((handler) => handler(message));
   const rowOf = (i) => ({i, key: ['do', 'embed', i + 1, null], state: 'finished', started: 1000, ended: 2000, note: 'row ' + i});
   const kernel = window.kernel = {
-    state, silent, sent: [],
+    state, silent, answers: answers ?? {}, sent: [],
     push: (next) => { kernel.state = next; fire('change:state'); },
     say: (message) => fire('msg:custom', message),
     answer: (m) => {
       const base = {type: 'answer', id: m.id, ok: true};
       if (m.type === 'hello') return {...base, engine: kernel.state.engine, now: Date.now(), seq: kernel.state.seq};
       if (m.type === 'step') return {...base, step: details[m.index] ?? null};
+      if (kernel.answers[m.type]) return {...base, ...kernel.answers[m.type]};
       if (m.type === 'rows') {
         const stop = Math.min(m.stop, kernel.state.head.total);
         const items = Array.from({length: Math.max(0, stop - m.start)}, (_, n) => rowOf(m.start + n));
         return {...base, rows: {total: kernel.state.head.total, start: m.start, version: kernel.state.head.version, items}};
       }
+      if (m.type === 'plan') return {...base, plan: {kept: 1, again: 2, names: ['a', 'b'], asked: 0, since: null}};
       return base;
     },
   };
@@ -72,6 +74,16 @@ def row(index: int, name: str, state: str, **more: Any) -> dict[str, Any]:
     return {"i": index, "key": ["do", name, 1, None], "state": state, "started": NOW - 5_000, **more}
 
 
+def detail(shown: dict[str, Any], **more: Any) -> dict[str, Any]:
+    told = {"preview": None, "error": None, "attempts": [], "log": {"total": 0, "items": []}, "code": "", "diff": "", "why": []}
+    return {"row": shown, **told, **more}
+
+
+def group(index: int, name: str, counts: dict[str, int], **more: Any) -> dict[str, Any]:
+    shown = row(index, name, "running" if counts.get("running") else "finished")
+    return {**shown, "key": ["do", name, 0, None], "counts": counts, "total": sum(counts.values()), "open": False, **more}
+
+
 def wait(**more: Any) -> dict[str, Any]:
     asked = {"name": "ask the editor", "count": 1, "event": "approval", "prompt": "Publish?", "due": NOW + 86_400_000}
     return {**asked, "since": NOW, "schema": None, **more}
@@ -88,19 +100,26 @@ def state(rows: list[dict], waits: list[dict] | None = None, **more: Any) -> dic
         "traceback": False,
     }
     counted = more.pop("head", None) or head(total=len(rows), waiting=len(waits or []))
-    page = {"start": 0, "items": rows}
+    page = {"start": 0, "total": len(rows) or counted["total"], "items": rows}
     return {"seq": 2, "engine": "e1", "now": NOW, **told, "head": counted, "waits": waits or [], "rows": page, **more}
 
 
 def mount(
-    page: Page, shown: dict[str, Any], *, details: dict | None = None, silent: bool = False, theme: str = "light"
+    page: Page,
+    shown: dict[str, Any],
+    *,
+    details: dict | None = None,
+    silent: bool = False,
+    theme: str = "light",
+    answers: dict | None = None,
 ) -> None:
+    """Draw the panel; *answers* are what the kernel says to questions, by their type."""
     page.set_content("<title>panel</title>")
     page.evaluate(KERNEL)
     sources = {"js": (STATIC / "panel.js").read_text(), "css": (STATIC / "panel.css").read_text()}
     page.evaluate(
         "(given) => window.mount(given)",
-        {**sources, "state": shown, "details": details or {}, "silent": silent, "theme": theme},
+        {**sources, "state": shown, "details": details or {}, "silent": silent, "theme": theme, "answers": answers},
     )
 
 

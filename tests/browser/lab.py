@@ -164,9 +164,17 @@ class PanelPage:
         self.banner = root.locator(".nbf-banner")
         self.notice = root.locator(".nbf-notice")
         self.stale = root.locator(".nbf-stale")
+        self.count = root.locator(".nbf-steps-bar .nbf-shown")
+        self.detail = root.locator(".nbf-detail")
 
-    def button(self, name: str) -> Locator:
-        return self.root.get_by_role("button", name=name)
+    def button(self, name: str, *, exact: bool = False) -> Locator:
+        return self.root.get_by_role("button", name=name, exact=exact)
+
+    def tab(self, name: str) -> Locator:
+        return self.root.get_by_role("tab", name=name, exact=True)
+
+    def view(self, name: str) -> Locator:
+        return self.root.get_by_role("tablist", name="Views").get_by_role("tab", name=name)
 
     def row(self, name: str) -> Locator:
         return self.rows.filter(has=self.root.page.locator(".nbf-name", has_text=name)).first

@@ -1,9 +1,11 @@
 """The panel in a page of its own: size, focus, silence, contrast, hostile text."""
 
+import json
+
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
-from tests.browser.bare import NOW, head, mount, push, row, state, wait
+from tests.browser.bare import NOW, detail, group, head, mount, push, row, state, wait
 from tests.browser.lab import PanelPage
 from tests.jupyter.instances import HOSTILE
 
@@ -192,16 +194,54 @@ def test_hostile_text_in_every_place_stays_text(page, hostile) -> None:
         {"kind": "array", "shape": [hostile], "dtype": hostile, "head": [[hostile]], "heat": [[hostile]]},
         {"kind": "image", "width": hostile, "height": hostile, "png": hostile},
         {"kind": "json", "text": hostile},
+        {"kind": "json", "text": json.dumps({hostile: [hostile]}), "file": {"uri": hostile, "size": hostile, "hash": hostile}},
         {"kind": hostile, "line": hostile},
     ]
     rows = [row(place, f"{place}{hostile}", "finished", ended=NOW, note=hostile) for place in range(len(previews))]
     rows.append(row(len(rows), hostile, "failed", ended=NOW, note=hostile))
-    common = {"attempts": attempts, "logs": hostile}
-    details = {
-        str(place): {"row": rows[place], "preview": preview, "error": None, **common} for place, preview in enumerate(previews)
+    items = [
+        {"attempt": 1, "stream": stream, "at": NOW, "text": hostile, "mime": {"text/plain": hostile}}
+        for stream in ("log", hostile)
+    ]
+    items.append({"attempt": 1, "stream": "display", "at": NOW, "text": hostile, "mime": {"image/png": hostile}})
+    common = {
+        "attempts": attempts,
+        "log": {"total": 3, "items": items},
+        "code": hostile,
+        "diff": f"+{hostile}",
+        "why": [hostile],
     }
-    details[str(len(previews))] = {"row": rows[-1], "preview": None, "error": error, **common}
-    schema = {"type": "object", "properties": {hostile: {"default": hostile}}}
+    details = {str(place): detail(rows[place], preview=preview, **common) for place, preview in enumerate(previews)}
+    details[str(len(previews))] = detail(rows[-1], error=error, **common)
+    parts = {"a": {"default": hostile}, hostile: {"type": "string", "default": hostile, "description": hostile}}
+    parts["b"] = {"enum": [hostile, "b"], "title": hostile, "default": hostile}
+    parts["c"] = {"type": "object", "properties": {hostile: {"enum": [hostile] * 7}}}
+    schema = {"type": "object", "properties": parts}
+    answers = {
+        "events": {
+            "events": {
+                "total": 1,
+                "start": 0,
+                "items": [{"place": 1, "at": NOW, "kind": hostile, "step": hostile, "by": hostile, "note": hostile}],
+            }
+        },
+        "log": {"log": {"total": 1, "items": [{**items[0], "step": rows[0]["key"]}]}},
+        "instances": {
+            "instances": [
+                {
+                    "seq": 2,
+                    "id": hostile,
+                    "status": hostile,
+                    "interrupted": True,
+                    "started": NOW,
+                    "ended": NOW,
+                    "params": hostile,
+                    "error": "",
+                }
+            ]
+        },
+        "plan": {"plan": {"kept": 1, "again": 1, "names": [hostile], "asked": 1, "since": hostile}},
+    }
     shown = state(
         rows,
         [wait(name=hostile, event=hostile, prompt=hostile, schema=schema)],
@@ -213,23 +253,33 @@ def test_hostile_text_in_every_place_stays_text(page, hostile) -> None:
     )
     errors: list[str] = []
     page.on("pageerror", lambda problem: errors.append(str(problem)))
-    mount(page, shown, details=details)
+    asked: list[str] = []
+    page.on("request", lambda request: None if request.url.startswith(("data:", "blob:")) else asked.append(request.url))
+    page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
+    mount(page, shown, details=details, answers=answers)
     page.clock.run_for(100)
     panel = panel_of(page)
+    for view in ("Timeline", "Events", "Log", "History", "Steps"):
+        panel.root.get_by_role("tablist", name="Views").get_by_role("tab", name=view).dispatch_event("click")
+        page.clock.run_for(50)
+    panel.button("Restart").first.dispatch_event("click")
+    page.clock.run_for(50)
     for index in range(len(rows)):
         panel.rows.nth(index).dispatch_event("click")
         page.clock.run_for(50)
-        tabs = panel.root.get_by_role("tab")
-        assert tabs.count() >= 3
+        tabs = panel.root.locator(".nbf-detail").get_by_role("tab")
+        assert tabs.count() >= 4
         for place in range(tabs.count()):
             tabs.nth(place).dispatch_event("click")
-            unwanted = page.locator(".nbflow").locator(
-                "script, iframe, object, embed, a, link, style, img:not([src^='data:image/png;'])"
-            )
-            assert unwanted.count() == 0
-            assert page.locator(".nbflow :is([onerror], [onmouseover])").count() == 0
+            assert page.locator(UNWANTED).count() == 0
     assert page.evaluate("window.hit === undefined")
     assert errors == []
+    assert asked == []
+
+
+UNWANTED = (
+    ".nbflow :is(script, iframe, object, embed, a, link, style, img:not([src^='data:image/png;']), [onerror], [onmouseover])"
+)
 
 
 CONTRAST = """() => {
@@ -266,9 +316,21 @@ CONTRAST = """() => {
 def test_every_text_and_sign_has_a_contrast_of_four_and_a_half(page, theme) -> None:
     rows = every_state()
     error = {"type": "ValueError", "message": "no", "traceback": "Cell [1], line 2"}
-    detail = {"row": rows[6], "preview": None, "error": error, "attempts": [], "logs": "printed"}
+    items = [
+        {"attempt": 1, "stream": stream, "at": NOW, "text": stream} for stream in ("stdout", "stderr", "warning", "note", "log")
+    ]
+    failed = detail(
+        rows[6], error=error, log={"total": 5, "items": items}, code="def f():", diff="-a\n+b\n@@ c", why=["f changed"]
+    )
+    tree = {"kind": "json", "text": '{"a": "b", "c": [1, null, true]}', "file": {"uri": "a/b", "size": 1, "hash": "ab"}}
+    rows.append(group(9, "embed", {"finished": 30, "failed": 2}))
     counted = head(status="waiting", total=9, done=2, failed=1, waiting=1, error=error)
-    mount(page, state(rows, [wait(due=NOW + 60_000)], head=counted, params='{"n": 1}'), details={"6": detail}, theme=theme)
+    mount(
+        page,
+        state(rows, [wait(due=NOW + 60_000)], head=counted, params='{"n": 1}'),
+        details={"6": failed, "0": detail(rows[0], preview=tree)},
+        theme=theme,
+    )
     page.clock.run_for(100)
     panel = panel_of(page)
     panel.button("Stop").click()
@@ -276,6 +338,14 @@ def test_every_text_and_sign_has_a_contrast_of_four_and_a_half(page, theme) -> N
     panel.rows.nth(6).click()
     page.clock.run_for(100)
     expect(panel.root.locator(".nbf-failure")).to_be_visible()
+    assert page.evaluate(CONTRAST) == []
+    panel.button("Restart").first.click()
+    for tab in ("Log", "Code"):
+        panel.root.locator(".nbf-detail").get_by_role("tab", name=tab).click()
+        assert page.evaluate(CONTRAST) == []
+    panel.rows.nth(0).click()
+    page.clock.run_for(100)
+    expect(panel.root.locator(".nbf-key").first).to_be_visible()
     assert page.evaluate(CONTRAST) == []
     page.evaluate("window.kernel.silent = true")
     page.clock.run_for(20_000)
@@ -294,7 +364,7 @@ def test_states_are_told_by_shape_and_word_not_by_colour_alone(page) -> None:
 def test_nothing_moves_where_motion_is_unwelcome(page) -> None:
     page.emulate_media(reduced_motion="reduce")
     mount(page, state([row(0, "a", "running")], head=head(total=1, running=1)))
-    icon = panel_of(page).rows.first.locator("svg")
+    icon = panel_of(page).rows.first.locator(".nbf-sign svg")
     assert icon.evaluate("(svg) => getComputedStyle(svg).animationName") == "none"
     page.emulate_media(reduced_motion="no-preference")
     assert icon.evaluate("(svg) => getComputedStyle(svg).animationName") == "nbf-pulse"

@@ -90,7 +90,7 @@ test("a step's name shows its count and the key of a map item", () => {
 test("the progress line says only what there is", () => {
   assert.deepEqual(panel.progress(head(), null), ["12/34 steps"]);
   assert.deepEqual(panel.progress(head({ retrying: 2, waiting: 1, replayed: 7 }), 0.5), [
-    "12/34 steps", "2 retrying", "1 waiting", "7 from history", "30 steps/min", "about 44s left",
+    "12/34 steps", "2 retrying", "1 waiting", "7 from history", "30/min", "about 44s left",
   ]);
   assert.deepEqual(panel.progress(head({ done: 1, total: 1 }), null), ["1 step"]);
   assert.deepEqual(panel.progress(head({ status: "complete", done: 34, failed: 0 }), 3), ["34 steps"]);
@@ -288,15 +288,108 @@ test("stored previews become parts, and what is unknown or broken is still text"
   const [table] = panel.outputs({ kind: "table", shape: [1024, 2], columns: [{ name: "id", dtype: "int64" }, { name: "t", dtype: "object" }], head: [["1", "a"]], index: ["0"], line: "" });
   assert.equal(table.caption, "table 1,024 × 2 · first 1 rows");
   assert.deepEqual(table.rows, [["0", "1", "a"]]);
-  const [array, heat] = panel.outputs({ kind: "array", shape: [3, 4], dtype: "float64", min: 0, mean: 0.123456, max: 1, head: [["0.5118216247", "7", "nan"]], heat: [[0, 255]] });
+  const [heat, array] = panel.outputs({ kind: "array", shape: [3, 4], dtype: "float64", min: 0, mean: 0.123456, max: 1, head: [["0.5118216247", "7", "nan"]], heat: [[0, 255]] });
   assert.deepEqual(array.rows, [["0.51182", "7", "nan"]]);
-  assert.equal(array.caption, "array 3 × 4 · float64 · min 0 · mean 0.1235 · max 1");
-  assert.equal(heat.kind, "heat");
+  assert.equal(heat.caption, "array 3 × 4 · float64 · min 0 · mean 0.1235 · max 1");
+  assert.deepEqual([heat.kind, heat.text], ["heat", "0 (light) to 1 (dark)"]);
   assert.equal(panel.outputs({ kind: "image", width: 2, height: 1, png: "aGk=" })[0].kind, "image");
   assert.equal(panel.outputs({ kind: "image", width: 2, height: 1, png: '"><script>' })[0].kind, "none");
-  assert.equal(panel.outputs({ kind: "json", text: "{}", line: "{}" })[0].text, "{}");
+  assert.deepEqual(panel.outputs({ kind: "json", text: '{"a": [1]}', line: "" })[0].tree, { a: [1] });
+  assert.equal(panel.outputs({ kind: "json", text: "3", line: "3" })[0].text, "3");
+  assert.equal(panel.outputs({ kind: "json", text: "{", line: "" })[0].text, "{");
+  const file = panel.outputs({ kind: "text", text: "x", file: { uri: "a/b.parquet", size: 1_500_000, hash: "ab12" } }).at(-1);
+  assert.deepEqual([file.kind, file.caption, file.text], ["file", "a/b.parquet", "1.5 MB · SHA-256 ab12"]);
   assert.equal(panel.outputs({ kind: "text", text: "<b>", truncated: true })[0].caption, "the beginning of it");
   for (const broken of [null, undefined, 7, { kind: "table" }, { kind: "table", columns: 5, head: [5] }, { kind: "array", head: "x" }, {}]) {
     assert.ok(panel.outputs(broken).length >= 1);
   }
+});
+
+test("an instance whose kernel is gone is interrupted and can be resumed", () => {
+  const gone = head({ here: false, owner: "a.ipynb, PID 7", alive: false });
+  assert.equal(panel.statusWords(gone).word, "Interrupted");
+  assert.equal(panel.controls(gone).shown, "resume");
+  assert.equal(panel.statusWords({ ...gone, status: "complete" }).word, "Complete");
+  assert.equal(panel.statusWords(head({ status: "waitingForPause" })).word, "Pausing");
+  assert.match(panel.controls(head({ status: "rollingBack" })).restart, /rolling back/);
+});
+
+test("a group says how many are done, how fast and how long still", () => {
+  const group = row({ counts: { finished: 812, running: 4, failed: 2 }, total: 4096, rate: 14.2, state: "running" });
+  assert.deepEqual(panel.groupWords(group), { count: "812/4,096", note: "2 failed · 14.2/s · about 3m51s left" });
+  assert.deepEqual(panel.groupWords(row({ counts: { finished: 30 }, total: 30, replayed: 30 })), { count: "30", note: "30 from history" });
+  const shares = panel.groupShares(group);
+  assert.deepEqual(shares.map(({ tone }) => tone), ["done", "failed", "running"]);
+  assert.ok(shares.reduce((sum, { share }) => sum + share, 0) <= 1);
+});
+
+test("progress is a share where the whole is known, else a count", () => {
+  assert.deepEqual(panel.progressWords([61, 100, "pages"]), { share: 0.61, text: "61% pages" });
+  assert.deepEqual(panel.progressWords([1200, null, ""]), { share: null, text: "1,200" });
+  assert.deepEqual(panel.progressWords([7, 5, ""]), { share: 1, text: "100%" });
+  assert.equal(panel.progressWords(undefined), null);
+});
+
+test("a row's spans show each attempt and each gap, and what is still ahead", () => {
+  const tries = [[NOW - 60_000, NOW - 50_000, "failed"], [NOW - 30_000, NOW - 28_000, "failed"]];
+  const found = panel.spans(row({ state: "retrying", started: NOW - 60_000, tries, attempt: 2, due: NOW + 9_000 }), NOW);
+  assert.deepEqual(found.map(({ from, to, kind }) => [from - NOW, to - NOW, kind]), [
+    [-60_000, -50_000, "failed"], [-50_000, -30_000, "gap"], [-30_000, -28_000, "failed"], [-28_000, 9_000, "gap"],
+  ]);
+  const sleeping = panel.spans(row({ state: "sleeping", started: NOW - 1_000, due: NOW + 5_000 }), NOW);
+  assert.deepEqual(sleeping.map(({ kind }) => kind), ["sleeping", "ahead"]);
+  assert.deepEqual(panel.spans(row({ started: null }), NOW), []);
+});
+
+test("spans are placed inside their window and never beyond it", () => {
+  const window = [1000, 2000];
+  assert.deepEqual(panel.placedIn({ from: 1250, to: 1500 }, window), { left: 25, width: 25 });
+  assert.deepEqual(panel.placedIn({ from: 0, to: 9000 }, window), { left: 0, width: 100 });
+  assert.equal(panel.placedIn({ from: 0, to: 500 }, window), null);
+  assert.equal(panel.placedIn({ from: 2500, to: 3000 }, window), null);
+});
+
+test("the axis has at most seven round ticks, from a millisecond to years", () => {
+  for (const width of [7, 900, 12_000, 724_000, 8 * HOUR, 90 * 24 * HOUR, 20 * 365 * 24 * HOUR]) {
+    const found = panel.ticks([NOW, NOW + width], NOW);
+    assert.ok(found.length >= 1 && found.length <= 7, `${width}: ${found.length}`);
+    assert.equal(found[0].text, "0");
+  }
+  assert.deepEqual(panel.ticks([NOW, NOW + 12_000], NOW).map(({ text }) => text), ["0", "2s", "4s", "6s", "8s", "10s", "12s"].slice(0, 7));
+});
+
+test("zooming keeps its middle and never leaves the whole", () => {
+  const whole = [0, 1000];
+  assert.deepEqual(panel.zoomed(whole, whole, 0.5, 0, 500), [250, 750]);
+  assert.deepEqual(panel.zoomed([250, 750], whole, 1, 0.5, 500), [500, 1000]);
+  assert.deepEqual(panel.zoomed([500, 1000], whole, 1, 0.5, 500), [500, 1000]);
+  assert.equal(panel.zoomed([250, 750], whole, 2, 0, 500), null);
+});
+
+test("a traceback's library frames are apart from the user's", () => {
+  const text = 'Traceback (most recent call last):\n  File "Cell [7]", line 12, in embed\n    r = get(url)\n  File "/venv/lib/python3.11/site-packages/httpx/_api.py", line 1, in get\n    raise\nTimeoutError: read timed out';
+  const parts = panel.tracebackParts(text);
+  assert.deepEqual(parts.map(({ own }) => own), [true, false, true]);
+  assert.match(parts[0].lines[1], /Cell \[7\]/);
+  assert.deepEqual(parts[2].lines, ["TimeoutError: read timed out"]);
+});
+
+test("text of a terminal loses its colours and what was overwritten", () => {
+  assert.equal(panel.terminalText("\u001b[31mred\u001b[0m\r\nnext"), "red\nnext");
+  assert.equal(panel.terminalText(" 10%\r 50%\r100%\ndone"), "100%\ndone");
+});
+
+test("code for a cell is Python whatever the names hold", () => {
+  const state = { id: "a'b", workflow: "Ingest" };
+  assert.equal(panel.codeFor(state, ["do", "load", 2, null]), 'nbflow.current_engine().get("a\'b", "Ingest").step("load", 2).output');
+  assert.match(panel.codeFor(state, ["do", '"); import os\n#é', 1, null]), /step\("\\"\); import os\\n#\\u00e9"\)/);
+});
+
+test("sizes, entries and plans are said in words", () => {
+  assert.deepEqual([0, 1, 999, 1500, 12_000_000].map(panel.sizeWords), ["0 bytes", "1 byte", "999 bytes", "1.5 kB", "12 MB"]);
+  assert.equal(panel.entryWords("do.retrying"), "attempt failed, another comes");
+  assert.equal(panel.entryWords("wait.started"), "wait started");
+  assert.equal(panel.entryWords("something_new"), "something_new");
+  const plan = { kept: 1, again: 9, names: ["split", "embed"], asked: 1, since: null };
+  assert.equal(panel.planWords(plan), "1 step kept, 9 steps run again (split, embed, …); 1 answer is dropped and asked for again.");
 });

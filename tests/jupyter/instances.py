@@ -4,7 +4,9 @@ from datetime import datetime, timedelta
 
 from nbflow.core.history import History
 from nbflow.core.model import Kind
+from nbflow.core.plans import restart_plan
 from nbflow.errors import InvalidStatusError
+from nbflow.store.outline import GroupView, Page, outline
 from nbflow.store.views import InstanceView, StepView, instance_view, step_view
 from tests.core.stories import entry, seconds
 
@@ -49,8 +51,8 @@ class FakeInstance:
         self.created_seq = 1
         self.workflow_name, self.id = workflow, instance_id
         self.seq = 1
-        first = entry(Kind.CREATED, 0, 0, 1, value=b"{}", workflow=workflow, id=instance_id, **created)
-        self.history = History([first])
+        self.entries = [entry(Kind.CREATED, 0, 0, 1, value=b"{}", workflow=workflow, id=instance_id, **created)]
+        self.folded = History(self.entries)
         self.calls: list = []
         self.answered: dict = {}
         self.failing: Exception | None = None
@@ -65,7 +67,8 @@ class FakeInstance:
         self.seq += 1
         token = 2 if kind is Kind.TERMINATED else 1
         value = b"1" if kind.value.endswith("finished") or kind is Kind.COMPLETED else None
-        assert self.history.apply(entry(kind, token, at, self.seq, step, count if step else None, value, **body))
+        self.entries.append(entry(kind, token, at, self.seq, step, count if step else None, value, **body))
+        assert self.folded.apply(self.entries[-1])
         self.engine.feed.publish()
 
     def done(self, step: str, order: int, at: float = 1, count: int = 1, line: str = "3", **body) -> None:
@@ -76,14 +79,34 @@ class FakeInstance:
     def wait_for(self, step: str, order: int, event_type: str = "approval", **body) -> None:
         self.write(Kind.WAIT_STARTED, 2, step, order=order, event_type=event_type, **body)
 
+    def history(self) -> list:
+        return self.entries
+
     def view(self) -> InstanceView:
         if self.failing is not None:
             raise self.failing
-        return instance_view(self.history, here=True)
+        return instance_view(self.folded, here=True)
 
     def rows(self, start: int, stop: int | None) -> tuple[int, list[StepView]]:
-        ordered = sorted(self.history.steps.values(), key=lambda step: step.order)
-        return len(ordered), [step_view(step, self.history.replayed) for step in ordered[start:stop]]
+        ordered = sorted(self.folded.steps.values(), key=lambda step: step.order)
+        return len(ordered), [step_view(step, self.folded.replayed) for step in ordered[start:stop]]
+
+    def outline(self, place, opened=frozenset(), wanted=None) -> Page:
+        lines = outline(self.folded, seconds(60), opened, wanted)
+        start, stop = place(len(lines))
+        shown = [(one if isinstance(one, GroupView) else step_view(one, self.folded.replayed), inside) for one, inside in lines]
+        return Page(len(lines), start, shown[start:stop])
+
+    def step_of(self, key) -> StepView | None:
+        step = self.folded.steps.get(key)
+        return None if step is None else step_view(step, self.folded.replayed)
+
+    def restart_plan(self, from_step):
+        return restart_plan(self.folded, from_step)
+
+    @property
+    def steps(self) -> list[StepView]:
+        return self.rows(0, None)[1]
 
     def answer(self, name: str, count: int, payload: object, by: str | None = None) -> None:
         if (name, count) in self.answered:
@@ -97,8 +120,11 @@ class FakeInstance:
     def resume(self) -> None:
         self.calls.append("resume")
 
-    def terminate(self) -> None:
-        self.calls.append("terminate")
+    def terminate(self, rollback: bool = False) -> None:
+        self.calls.append("terminate and roll back" if rollback else "terminate")
 
-    def retry_now(self) -> None:
-        self.calls.append("retry_now")
+    def retry_now(self, step=None) -> None:
+        self.calls.append("retry_now" if step is None else f"retry_now {step}")
+
+    def restart(self, from_step=None) -> None:
+        self.calls.append("restart" if from_step is None else f"restart from {from_step}")

@@ -15,6 +15,7 @@ from nbflow.jupyter import snapshot
 from nbflow.jupyter.display import Display
 from nbflow.jupyter.pace import Pace, Send
 from nbflow.jupyter.panel import Panel, close_all, model_id_for, panel_for
+from nbflow.values.schemas import check
 from tests.core.stories import START
 from tests.jupyter.instances import HOSTILE, FakeInstance
 
@@ -219,6 +220,17 @@ def test_the_thread_sleeps_until_something_is_due() -> None:
     assert pace.due(1.1, at_work=False) is Send.STATE
 
 
+def test_an_instance_that_is_slow_to_read_is_read_less_often_but_each_second() -> None:
+    pace = Pace(sent_any=10.0)
+    for cost, every in ((0.001, 0.1), (0.02, 0.4), (3.0, 1.0)):
+        pace.took(cost)
+        pace.looked_at(10.0)
+        pace.changed()
+        assert pace.wait(10.0, at_work=True) == pytest.approx(every)
+        assert pace.due(10.0 + every - 0.01, at_work=True) is Send.NOTHING
+        assert pace.due(10.0 + every + 0.01, at_work=True) is Send.STATE
+
+
 # -- state
 
 
@@ -241,13 +253,34 @@ def test_a_state_is_at_most_20_kb_whatever_names_prompts_and_values_are() -> Non
 
 def test_few_steps_travel_with_the_state_and_of_many_the_last(page) -> None:
     for order in range(1, 31):
-        page.inst.done("s", order, count=order)
+        page.inst.done(f"s{order}", order)
     [state] = [message for _, message in page.run(0.2) if message["type"] == "state"]
     assert [row["i"] for row in state["rows"]["items"]] == list(range(30))
     for order in range(31, 501):
-        page.inst.done("s", order, count=order)
+        page.inst.done(f"s{order}", order)
     [state] = [message for _, message in page.run(0.2) if message["type"] == "state"]
     assert [row["i"] for row in state["rows"]["items"]] == list(range(470, 500))
+    assert state["rows"]["total"] == 500
+
+
+def test_more_than_twenty_steps_of_one_name_are_one_line_with_counts_until_it_is_opened(page) -> None:
+    page.inst.done("list", 1)
+    for order in range(2, 22):
+        page.inst.done("embed", order, count=order - 1)
+    [state] = [message for _, message in page.run(0.2) if message["type"] == "state"]
+    assert state["rows"]["total"] == 21
+    page.inst.write(Kind.DO_FAILED, 3, "embed", 21, order=22, error={"type": "E", "message": "", "traceback": ""})
+    page.inst.write(Kind.DO_STARTED, 3, "embed", 22, order=23)
+    page.inst.done("publish", 24)
+    [state] = [message for _, message in page.run(0.2) if message["type"] == "state"]
+    names = [(row["key"][1], row.get("total"), row["state"]) for row in state["rows"]["items"]]
+    assert names == [("list", None, "finished"), ("embed", 22, "running"), ("publish", None, "finished")]
+    assert state["rows"]["items"][1]["counts"] == {"finished": 20, "failed": 1, "running": 1}
+    opened = page.ask(type="rows", id="r", start=0, stop=200, text="", state="", kind="", open=[["do", "embed"]])["rows"]
+    assert (opened["total"], opened["items"][1]["open"]) == (25, True)
+    assert [row.get("level") for row in opened["items"]] == [None, None, *[2] * 22, None]
+    flat = page.ask(type="rows", id="q", start=0, stop=200, text="embed", state="", kind="do", open=[])["rows"]
+    assert flat["total"] == 22
 
 
 @pytest.mark.parametrize("hostile", HOSTILE, ids=lambda text: repr(text[:20]))
@@ -291,10 +324,58 @@ def test_hello_is_answered_with_the_engine_and_noted(page) -> None:
     assert page.panel.hello_seen.is_set()
 
 
-@pytest.mark.parametrize("control", ["pause", "resume", "terminate", "retry_now"])
+@pytest.mark.parametrize("control", ["pause", "resume", "terminate", "terminate_and_roll_back", "retry_now"])
 def test_a_control_is_one_call_of_the_instance(page, control) -> None:
     assert page.ask(**command(control=control))["ok"]
-    assert page.inst.calls == [control]
+    assert page.inst.calls == [control if control == "retry_now" else control.replace("_", " ")]
+
+
+@pytest.mark.parametrize(
+    ("message", "called"),
+    [
+        ({"type": "restart", "since": "start", "key": None}, "restart"),
+        ({"type": "restart", "since": "step", "key": ["do", "load", 1, None]}, "restart from load"),
+        ({"type": "retry", "key": ["do", "load", 1, None]}, "retry_now load"),
+    ],
+)
+def test_a_restart_and_a_retry_of_one_step_are_one_call_of_the_instance(page, message, called) -> None:
+    assert page.ask(id="c1", engine="engine-1", **message)["ok"]
+    assert not page.ask(id="c2", engine="engine-0", **message)["ok"]
+    assert page.inst.calls == [called]
+
+
+def test_a_plan_says_what_a_restart_keeps_and_runs_again_and_does_nothing(page) -> None:
+    for order, name in enumerate(["load", "split", "embed"], 1):
+        page.inst.done(name, order)
+    page.inst.write(Kind.WAIT_FINISHED, 3, "ask", order=4, event_id="e", event_type="approval")
+    ask = {"type": "plan", "id": "p"}
+    plan = page.ask(**ask, since="step", key=["do", "split", 1, None])["plan"]
+    assert plan == {"kept": 1, "again": 3, "names": ["split", "embed", "ask"], "asked": 0, "since": "split"}
+    plan = page.ask(**ask, since="start", key=None)["plan"]
+    assert (plan["kept"], plan["again"], plan["asked"]) == (0, 4, 1)
+    assert "no step" in page.ask(**ask, since="stale", key=None)["error"]
+    assert "'gone'" in page.ask(**ask, since="step", key=["do", "gone", 1, None])["error"]
+    assert page.inst.calls == []
+
+
+def test_entries_come_newest_first_and_without_those_of_steps_when_asked(page) -> None:
+    page.inst.done("load", 1)
+    page.inst.write(Kind.PAUSING, 3, by="ana@lab")
+    entries = page.ask(type="events", id="e", start=0, stop=200, steps=True)["events"]
+    assert [item["kind"] for item in entries["items"]] == ["pausing", "do.finished", "activated", "claimed", "created"]
+    assert (entries["items"][0]["by"], entries["items"][1]["step"], entries["items"][1]["note"]) == ("ana@lab", "load", "3")
+    own = page.ask(type="events", id="f", start=1, stop=200, steps=False)["events"]
+    assert (own["total"], [item["kind"] for item in own["items"]]) == (4, ["activated", "claimed", "created"])
+
+
+def test_a_payload_that_does_not_fit_comes_back_with_its_places(page) -> None:
+    def refuse(name, count, payload, by=None) -> None:
+        check({"type": "object", "properties": {"size": {"type": "integer"}}}, payload, "wait 'ask'")
+
+    page.inst.answer = refuse
+    answer = page.ask(**decide(payload={"size": "<b>"}))
+    assert not answer["ok"]
+    assert answer["fields"] == [[["size"], "'<b>' is not of type 'integer'"]]
 
 
 def test_a_decision_is_passed_on_and_the_second_one_is_told_who_was_first(page) -> None:
@@ -355,7 +436,7 @@ def test_a_slow_command_holds_up_neither_its_handler_nor_questions(page) -> None
     page.inst.pause = slow
     page.say(**command(control="pause"))
     assert entered.wait(5)
-    page.say(type="rows", id="r", start=0, stop=10, text="", state="")
+    page.say(type="rows", id="r", start=0, stop=10, text="", state="", kind="", open=[])
     page.finish(page.panel._questions)
     assert [message["id"] for message in page.news() if message["type"] == "answer"] == ["r"]
     go.set()
@@ -386,13 +467,15 @@ def test_too_many_waiting_requests_are_refused(page) -> None:
 def test_pages_of_rows_and_filters_are_answered_by_id(page) -> None:
     for order in range(1, 1001):
         page.inst.done("embed" if order % 10 else "load", order, count=order)
-    answer = page.ask(type="rows", id="r1", start=200, stop=400, text="", state="")
+    answer = page.ask(
+        type="rows", id="r1", start=200, stop=400, text="", state="", kind="", open=[["do", "embed"], ["do", "load"]]
+    )
     rows = answer["rows"]
-    assert (rows["total"], rows["start"], len(rows["items"]), rows["items"][0]["i"]) == (1000, 200, 200, 200)
-    found = page.ask(type="rows", id="r2", start=0, stop=200, text="LOAD", state="")["rows"]
-    assert (found["total"], found["items"][0]["i"], found["items"][99]["i"]) == (100, 9, 999)
+    assert (rows["total"], rows["start"], len(rows["items"]), rows["items"][0]["i"]) == (1002, 200, 200, 200)
+    found = page.ask(type="rows", id="r2", start=0, stop=200, text="LOAD", state="", kind="", open=[])["rows"]
+    assert (found["total"], found["items"][0]["i"], found["items"][99]["i"]) == (100, 0, 99)
     page.inst.write(Kind.DO_STARTED, 5, "score", order=2_000)
-    running = page.ask(type="rows", id="r3", start=0, stop=200, text="", state="running")["rows"]
+    running = page.ask(type="rows", id="r3", start=0, stop=200, text="", state="running", kind="", open=[])["rows"]
     assert [row["key"][1] for row in running["items"]] == ["score"]
 
 
@@ -401,7 +484,7 @@ def test_a_step_in_full_has_output_error_and_attempts_and_is_found_when_it_has_m
     page.inst.done("load", 5, at=3, attempt=2, line="docs")
     page.inst.done("first", 1)
     answer = page.ask(type="step", id="s", index=0, key=["do", "load", 1, None])["step"]
-    assert answer["row"]["i"] == 1
+    assert answer["row"]["state"] == "finished"
     assert answer["preview"]["text"] == "docs"
     assert [(attempt["number"], attempt["state"]) for attempt in answer["attempts"]] == [(1, "failed"), (2, "finished")]
     assert answer["attempts"][0]["error"]["type"] == "ValueError"

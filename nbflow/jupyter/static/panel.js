@@ -25,6 +25,8 @@
  * @property {number} waiting
  * @property {number} replayed
  * @property {number} unreached
+ * @property {number} [stale]
+ * @property {boolean | null} [same] whether the cell's code is the one that ran last
  * @property {[string, string, number | null] | null} sleeping
  * @property {string | null} interrupted
  * @property {string | null} [held]
@@ -42,9 +44,16 @@
  * @property {number | null} [ended]
  * @property {number | null} [due]
  * @property {string | null} [event]
- * @property {boolean} [replayed]
+ * @property {boolean | number} [replayed] of a group: how many
  * @property {boolean} [stale]
  * @property {string} [note]
+ * @property {number} [level] 2 inside a group
+ * @property {[number, number | null, string][]} [tries] started, ended, state of each attempt, where there were several
+ * @property {[number, number | null, string]} [progress] done, total, note
+ * @property {Record<string, number>} [counts] of a group: how many stand where
+ * @property {number} [total] of a group
+ * @property {number} [rate] of a group: steps a second
+ * @property {boolean} [open] of a group: its steps follow
  */
 /** @typedef {{name: string, count: number, event: string, prompt: string, due: number | null, since: number, schema: any}} Wait */
 /**
@@ -54,14 +63,17 @@
  * @property {number} now
  * @property {string} workflow
  * @property {string} id
+ * @property {number} created
  * @property {string} params
  * @property {string} output
  * @property {Head} head
  * @property {Wait[]} waits
- * @property {{start: number, items: Row[]}} rows
+ * @property {{start: number, total: number, items: Row[]}} rows
  */
 /** @typedef {{number: number, state: string, started: number, seconds: number | null, error: Failure | null}} Attempt */
-/** @typedef {{row: Row, preview: any, error: Failure | null, attempts: Attempt[], logs: string}} Detail */
+/** @typedef {{attempt: number, stream: string, text: string, at: number | null, mime?: Record<string, string>, step?: StepKey}} LogItem */
+/** @typedef {{total: number, items: LogItem[]}} Log */
+/** @typedef {{row: Row, preview: any, error: Failure | null, attempts: Attempt[], log: Log, code: string, diff: string, why: string[]}} Detail */
 
 export const ROW_HEIGHT = 24;
 export const PAGE = 200;
@@ -73,6 +85,8 @@ const SPOKEN_MS = 2000;
 const REFRESH_MS = 500;
 
 // ---------------------------------------------------------------------------------------------------------------- words
+
+const FINISHED = ["complete", "errored", "terminated"];
 
 /** @type {Record<string, {icon: string, word: string, tone: string}>} */
 const STATUS = {
@@ -99,7 +113,6 @@ const STEP = {
   interrupted: { icon: "interrupted", word: "interrupted", tone: "orange" },
 };
 
-const FINISHED = ["complete", "errored", "terminated"];
 
 /**
  * A duration in at most two units. `whole` leaves out tenths, for what is still counting.
@@ -141,7 +154,8 @@ export function thousands(n) {
  * @returns {{icon: string, word: string, tone: string}}
  */
 export function statusWords(head) {
-  if (head.interrupted !== null && head.interrupted !== undefined) {
+  const orphan = !FINISHED.includes(head.status) && head.status !== "paused" && !head.here && Boolean(head.owner) && head.alive === false;
+  if (orphan || (head.interrupted !== null && head.interrupted !== undefined)) {
     return { icon: "interrupted", word: "Interrupted", tone: "orange" };
   }
   if (head.status === "waiting" && head.waiting > 0) return { icon: "waiting", word: "Waiting for you", tone: "pink" };
@@ -232,8 +246,9 @@ export function progress(head, rate) {
   }
   counted(head.replayed, "from history");
   counted(head.unreached, "not reached by the present code");
+  counted(head.stale ?? 0, "stale");
   if (!finished && rate !== null && head.status === "running") {
-    parts.push(rate >= 1 ? `${rate.toFixed(1)} steps/s` : `${(rate * 60).toFixed(rate * 60 < 10 ? 1 : 0)} steps/min`);
+    parts.push(pace(rate));
     const open = head.total - head.done;
     if (open >= 3) parts.push(`about ${duration((open / rate) * 1000)} left`);
   }
@@ -287,7 +302,7 @@ export function barShares(head) {
 /**
  * Which controls can work now, and for the others why not; an empty reason means that it works.
  * @param {Head} head
- * @returns {{pause: string, resume: string, terminate: string, retry_now: string, shown: "pause" | "resume"}}
+ * @returns {{pause: string, resume: string, terminate: string, restart: string, retry_now: string, shown: "pause" | "resume"}}
  */
 export function controls(head) {
   const finished = FINISHED.includes(head.status);
@@ -304,6 +319,7 @@ export function controls(head) {
     pause,
     resume: resumable ? "" : finished ? `nothing to resume: it is ${word}` : "it is not paused",
     terminate: finished ? `nothing to stop: it is ${word}` : "",
+    restart: status === "rollingBack" ? "it is rolling back; wait for its end" : "",
     retry_now: head.retrying > 0 && !finished ? "" : "nothing waits for a retry",
     shown: resumable ? "resume" : "pause",
   };
@@ -713,8 +729,254 @@ export function freshness(link, now) {
 }
 
 /**
+ * The bar of a group of steps, as shares of the whole, in order.
+ * @param {Row} row
+ * @returns {{tone: string, share: number}[]}
+ */
+export function groupShares(row) {
+  const { counts = {}, total = 0 } = row;
+  const replayed = Math.min(Number(row.replayed ?? 0), counts.finished ?? 0);
+  const of = (/** @type {number | undefined} */ count) => (count ?? 0) / Math.max(1, total);
+  return [
+    { tone: "replayed", share: of(replayed) },
+    { tone: "done", share: of((counts.finished ?? 0) - replayed) },
+    { tone: "failed", share: of((counts.failed ?? 0) + (counts.interrupted ?? 0)) },
+    { tone: "retrying", share: of(counts.retrying) },
+    { tone: "running", share: of(counts.running) },
+    { tone: "waiting", share: of((counts.waiting ?? 0) + (counts.sleeping ?? 0)) },
+  ].filter((segment) => segment.share > 0);
+}
+
+/**
+ * What a group of steps says of itself: how many are done, and beside it rate, time left, failures.
+ * @param {Row} row
+ * @returns {{count: string, note: string}}
+ */
+export function groupWords(row) {
+  const { counts = {}, total = 0, rate } = row;
+  const done = counts.finished ?? 0;
+  const parts = [];
+  const counted = (/** @type {number | undefined} */ n, /** @type {string} */ what) => n && parts.push(`${thousands(n)} ${what}`);
+  counted(counts.failed, "failed");
+  counted(counts.retrying, "retrying");
+  counted(counts.interrupted, "interrupted");
+  counted(counts.waiting, "waiting");
+  if (rate) parts.push(pace(rate));
+  const open = total - done - (counts.failed ?? 0) - (counts.cancelled ?? 0);
+  if (rate && open > 0) parts.push(`about ${duration((open / rate) * 1000)} left`);
+  if (!rate && row.replayed) parts.push(`${thousands(Number(row.replayed))} from history`);
+  return { count: done === total ? thousands(total) : `${thousands(done)}/${thousands(total)}`, note: parts.join(" · ") };
+}
+
+/** @param {number} rate a second */
+function pace(rate) {
+  return rate >= 1 ? `${rate.toFixed(1)}/s` : `${(rate * 60).toFixed(rate * 60 < 10 ? 1 : 0)}/min`;
+}
+
+/**
+ * How far a body says it is: its share where the whole is known, and words.
+ * @param {[number, number | null, string] | undefined} progress
+ * @returns {{share: number | null, text: string} | null}
+ */
+export function progressWords(progress) {
+  if (!Array.isArray(progress)) return null;
+  const [done, total, note] = progress;
+  if (typeof done !== "number") return null;
+  const share = typeof total === "number" && total > 0 ? Math.max(0, Math.min(1, done / total)) : null;
+  const count = share === null ? thousands(done) : `${Math.floor(share * 100)}%`;
+  return { share, text: note ? `${count} ${note}` : count };
+}
+
+// ------------------------------------------------------------------------------------------------------------- timeline
+
+/**
+ * The bars of one row: what ran or waited when, and the gaps between attempts.
+ * @param {Row} row
+ * @param {number} now
+ * @returns {{from: number, to: number, kind: string, title: string}[]}
+ */
+export function spans(row, now) {
+  if (!row.started) return [];
+  const end = row.ended ?? now;
+  if (!row.tries) {
+    const kind = row.counts ? "group" : row.state;
+    const found = [{ from: row.started, to: end, kind, title: duration(end - row.started, !row.ended) }];
+    if (row.due && row.due > end) found.push({ from: end, to: row.due, kind: row.state === "retrying" ? "gap" : "ahead", title: `until ${moment(row.due, now)}` });
+    return found;
+  }
+  const found = [];
+  row.tries.forEach(([from, to, state], place) => {
+    const until = to ?? now;
+    found.push({ from, to: until, kind: state, title: `attempt ${(row.attempt ?? row.tries?.length ?? 0) - (row.tries?.length ?? 0) + place + 1}: ${duration(until - from)}` });
+    const next = row.tries?.[place + 1]?.[0] ?? (row.state === "retrying" ? row.due : null);
+    if (next && next > until) found.push({ from: until, to: next, kind: "gap", title: `${duration(next - until)} until the next attempt` });
+  });
+  return found;
+}
+
+/**
+ * Where a span lies in a window, in percent; null outside of it.
+ * @param {{from: number, to: number}} span
+ * @param {[number, number]} window
+ * @returns {{left: number, width: number} | null}
+ */
+export function placedIn(span, [start, end]) {
+  const whole = Math.max(1, end - start);
+  const left = Math.max(0, (span.from - start) / whole);
+  const right = Math.min(1, (span.to - start) / whole);
+  if (right < 0 || left > 1 || right < left) return null;
+  return { left: left * 100, width: (right - left) * 100 };
+}
+
+const TICKS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 15000, 30000]
+  .concat([60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 43200, 86400, 172800, 604800, 1209600, 2592000, 7776000, 31536000].map((n) => n * 1000));
+
+/**
+ * Round times for the axis, counted from the beginning.
+ * @param {[number, number]} window
+ * @param {number} origin
+ * @param {number} [most]
+ * @returns {{at: number, text: string}[]}
+ */
+export function ticks([start, end], origin, most = 6) {
+  const step = TICKS.find((one) => (end - start) / one <= most) ?? TICKS[TICKS.length - 1] * Math.ceil((end - start) / (TICKS[TICKS.length - 1] * most));
+  const found = [];
+  for (let at = origin + Math.ceil((start - origin) / step) * step; at <= end && found.length <= most; at += step) {
+    found.push({ at, text: at === origin ? "0" : offset(at - origin) });
+  }
+  return found;
+}
+
+/** @param {number} ms a round number of something */
+function offset(ms) {
+  if (ms < 1000) return `${ms}ms`;
+  if (ms < 60000) return `${ms / 1000}s`;
+  return duration(ms).replace(/m00s$/, "m").replace(/h00m$/, "h").replace(/d 0h$/, "d");
+}
+
+/**
+ * A window moved and zoomed, inside the whole.
+ * @param {[number, number]} window
+ * @param {[number, number]} whole
+ * @param {number} factor below 1 to see less of it, larger
+ * @param {number} shift in widths of the window
+ * @param {number} around what keeps its place when zooming
+ * @returns {[number, number] | null} null where all is seen
+ */
+export function zoomed([start, end], whole, factor, shift, around) {
+  const width = Math.max(5, (end - start) * factor);
+  if (width >= whole[1] - whole[0]) return null;
+  const middle = Math.min(end, Math.max(start, around));
+  const from = middle - (middle - start) * (width / Math.max(1, end - start)) + shift * width;
+  const first = Math.max(whole[0], Math.min(whole[1] - width, from));
+  return [first, first + width];
+}
+
+// ------------------------------------------------------------------------------------------------------- text of others
+
+/**
+ * A traceback as parts: the user's own frames to be read, those of libraries to be opened.
+ * @param {string} text
+ * @returns {{own: boolean, lines: string[]}[]}
+ */
+export function tracebackParts(text) {
+  /** @type {{own: boolean, lines: string[]}[]} */
+  const parts = [];
+  let own = true;
+  for (const line of text.split("\n")) {
+    const file = /^\s*(?:\|\s*)*File "([^"]*)", line \d+/.exec(line);
+    if (file) own = !/[\\/](site-packages|dist-packages)[\\/]|[\\/]lib[\\/]python\d|^<frozen /.test(file[1]);
+    else if (/^\S/.test(line)) own = true;
+    const last = parts[parts.length - 1];
+    if (last && last.own === own) last.lines.push(line);
+    else parts.push({ own, lines: [line] });
+  }
+  return parts;
+}
+
+/**
+ * What a terminal would show of a text: colours left out, overwritten lines overwritten.
+ * @param {string} text
+ */
+export function terminalText(text) {
+  // eslint-disable-next-line no-control-regex
+  const plain = text.replaceAll(/\u001b\[[0-9;?]*[A-Za-z]|\u001b\][^\u0007]*\u0007/g, "").replaceAll("\r\n", "\n");
+  if (!plain.includes("\r")) return plain;
+  return plain
+    .split("\n")
+    .map((line) => line.split("\r").filter(Boolean).pop() ?? "")
+    .join("\n");
+}
+
+/**
+ * @param {number} bytes
+ */
+export function sizeWords(bytes) {
+  if (!(bytes >= 0)) return "";
+  const units = ["bytes", "kB", "MB", "GB", "TB"];
+  let place = 0;
+  let size = bytes;
+  while (size >= 1000 && place < units.length - 1) {
+    size /= 1000;
+    place += 1;
+  }
+  return place === 0 ? `${thousands(bytes)} ${bytes === 1 ? "byte" : "bytes"}` : `${size.toFixed(size < 10 ? 1 : 0)} ${units[place]}`;
+}
+
+/**
+ * Python code that gives a step's output in a cell.
+ * @param {State} state
+ * @param {StepKey} key
+ */
+export function codeFor(state, [, name, count, item]) {
+  const step = item === null || item === undefined ? `.step(${python(name)}${count > 1 ? `, ${count}` : ""})` : `.step(${python(name)}, key=${python(item)})`;
+  return `nbflow.current_engine().get(${python(state.id)}, ${python(state.workflow)})${step}.output`;
+}
+
+/** @param {string} text as a Python literal, which JSON's escapes are */
+function python(text) {
+  return JSON.stringify(text).replaceAll(/[\u007f-\uffff]/g, (one) => `\\u${one.charCodeAt(0).toString(16).padStart(4, "0")}`);
+}
+
+/** What a kind of entry is called. @type {Record<string, string>} */
+const ENTRY = {
+  created: "created", claimed: "claimed by a kernel", released: "released", activated: "run called", pausing: "pause asked for",
+  paused: "paused", resumed: "resumed", retried: "failed steps dropped", restarted: "restarted", terminated: "terminated",
+  rolling_back: "rolling back", completed: "complete", errored: "errored", interrupted: "interrupted", event: "event",
+  set_aside: "event set aside", started: "started", retrying: "attempt failed, another comes", finished: "finished", failed: "failed",
+  cancelled: "cancelled",
+};
+
+/** @param {string} kind */
+export function entryWords(kind) {
+  const [type, what] = kind.includes(".") ? kind.split(".", 2) : ["", kind];
+  const word = ENTRY[what] ?? what;
+  return type && type !== "do" ? `${type} ${word}` : word;
+}
+
+/**
+ * How an instance in the list of instances stands.
+ * @param {{status: string, interrupted: boolean}} instance
+ */
+export function instanceWords({ status, interrupted }) {
+  if (interrupted && !FINISHED.includes(status)) return { icon: "interrupted", word: "Interrupted", tone: "orange" };
+  return STATUS[status] ?? { icon: "queued", word: status, tone: "muted" };
+}
+
+/**
+ * What a restart keeps and runs again, in one line.
+ * @param {{kept: number, again: number, names: string[], asked: number, since: string | null}} plan
+ */
+export function planWords({ kept, again, names, asked }) {
+  const steps = (/** @type {number} */ n) => `${thousands(n)} step${n === 1 ? "" : "s"}`;
+  const which = names.length ? ` (${names.join(", ")}${again > names.length ? ", …" : ""})` : "";
+  const people = asked ? `; ${thousands(asked)} answer${asked === 1 ? " is" : "s are"} dropped and asked for again` : "";
+  return `${steps(kept)} kept, ${steps(again)} run again${which}${people}.`;
+}
+
+/**
  * @typedef {object} Output a stored preview, ready to be drawn
- * @property {"none" | "text" | "table" | "image" | "heat"} kind
+ * @property {"none" | "text" | "table" | "image" | "heat" | "tree" | "file"} kind
  * @property {string} caption
  * @property {string} [text]
  * @property {{name: string, type: string}[]} [columns]
@@ -722,6 +984,7 @@ export function freshness(link, now) {
  * @property {boolean} [indexed]
  * @property {string} [png] base64
  * @property {number[][]} [heat] 0…255
+ * @property {any} [tree] what JSON holds
  */
 
 /**
@@ -731,25 +994,40 @@ export function freshness(link, now) {
  */
 export function outputs(preview) {
   if (preview === null || preview === undefined || typeof preview !== "object") return [{ kind: "none", caption: "no output" }];
+  const parts = partsOf(preview);
+  const { file } = preview;
+  if (file && typeof file === "object") parts.push({ kind: "file", caption: String(file.uri ?? ""), text: [sizeWords(Number(file.size)), `SHA-256 ${file.hash ?? ""}`].join(" · ") });
+  return parts;
+}
+
+/**
+ * @param {any} preview
+ * @returns {Output[]}
+ */
+function partsOf(preview) {
   const shape = Array.isArray(preview.shape) ? preview.shape.map(thousands).join(" × ") : "";
   switch (preview.kind) {
     case "table": {
       const columns = list(preview.columns).map((column) => ({ name: String(column?.name ?? ""), type: String(column?.dtype ?? "") }));
       const indexed = Array.isArray(preview.index);
       const rows = list(preview.head).map((row, place) => (indexed ? [preview.index[place], ...list(row)] : list(row)).map(cell));
-      const more = Array.isArray(preview.shape) && rows.length < preview.shape[0] ? ` · first ${rows.length} rows` : "";
+      const cut = list(preview.shape);
+      const more = [rows.length < cut[0] ? `first ${thousands(rows.length)} rows` : "", columns.length < cut[1] ? `first ${columns.length} columns` : ""];
       const titles = indexed ? [{ name: "", type: "" }, ...columns] : columns;
-      return [{ kind: "table", caption: `table ${shape}${more}`, columns: titles, rows, indexed }];
+      const caption = [`table ${shape}`, ...more.filter(Boolean)].join(" · ");
+      return [{ kind: "table", caption, columns: titles, rows, indexed }];
     }
     case "array": {
       const facts = ["min", "mean", "max"].filter((fact) => typeof preview[fact] === "number");
       const told = facts.map((fact) => `${fact} ${Number(preview[fact].toPrecision(4))}`);
-      const caption = [`array ${shape || "0-d"}`, String(preview.dtype ?? ""), ...told].join(" · ");
+      const sampled = preview.sampled && told.length ? ["of a part of it"] : [];
+      const caption = [`array ${shape || "0-d"}`, String(preview.dtype ?? ""), ...told, ...sampled].join(" · ");
       const short = (/** @type {any} */ value) => (/^-?\d*\.\d{5,}(e[+-]?\d+)?$/i.test(cell(value)) ? String(Number(Number(value).toPrecision(5))) : cell(value));
       const rows = list(preview.head).map((row) => list(row).map(short));
       /** @type {Output[]} */
       const parts = [{ kind: "table", caption, columns: [], rows }];
-      if (Array.isArray(preview.heat)) parts.push({ kind: "heat", caption: "low to high, light to dark", heat: preview.heat });
+      const scale = facts.length ? `${Number(preview.min?.toPrecision?.(4))} (light) to ${Number(preview.max?.toPrecision?.(4))} (dark)` : "low (light) to high (dark)";
+      if (list(preview.heat).length) parts.splice(0, 1, { kind: "heat", caption, text: scale, heat: list(preview.heat).map(list) }, { ...parts[0], caption: "" });
       return parts;
     }
     case "image": {
@@ -759,6 +1037,12 @@ export function outputs(preview) {
     }
     case "bytes":
       return [{ kind: "text", caption: `${thousands(Number(preview.size ?? 0))} bytes`, text: String(preview.head ?? "") }];
+    case "json": {
+      const caption = preview.truncated ? "the beginning of it" : "";
+      const read = readPayload(String(preview.text ?? ""));
+      if (read.ok && read.payload !== null && typeof read.payload === "object") return [{ kind: "tree", caption, tree: read.payload }];
+      return [{ kind: "text", caption, text: String(preview.text ?? preview.line ?? "") }];
+    }
     default: {
       const caption = preview.truncated ? "the beginning of it" : "";
       return [{ kind: "text", caption, text: String(preview.text ?? preview.line ?? "") }];
@@ -795,6 +1079,9 @@ const ICONS = {
   cancelled: { path: "M8 2.5a5.5 5.5 0 1 0 0 11 5.5 5.5 0 0 0 0-11zM4.3 4.3l7.4 7.4" },
   resume: { path: "M5 3l8 5-8 5z", filled: true },
   down: { path: "M4 6l4 4 4-4" },
+  right: { path: "M6 4l4 4-4 4" },
+  left: { path: "M10 4L6 8l4 4" },
+  copy: { path: "M6 6h7v7H6zM10 6V3H3v7h3" },
 };
 
 /**
@@ -1068,6 +1355,42 @@ function click(panel, button, message, done = () => {}) {
   panel.link.ask({ ...message, engine: panel.link.engine ?? "" }, answered, late);
 }
 
+/** A question in the panel itself, in place of a dialog: text, a button for each answer, and a way out. */
+class Strip {
+  /**
+   * @param {HTMLElement} opener the button that opens it
+   * @param {string} label
+   * @param {() => void} onOpen
+   */
+  constructor(opener, label, onOpen) {
+    this.opener = opener;
+    this.onOpen = onOpen;
+    this.root = make("div", "nbf-confirm", "", { role: "group", "aria-label": label });
+    this.root.hidden = true;
+    this.question = make("div", "nbf-question");
+    this.answers = make("div", "nbf-answers");
+    this.root.append(this.question, this.answers);
+    opener.setAttribute("aria-expanded", "false");
+    this.root.addEventListener("keydown", (event) => {
+      if (event.key !== "Escape") return;
+      this.open(false);
+      event.stopPropagation();
+    });
+  }
+
+  /** @param {boolean} open */
+  open(open) {
+    if (open === !this.root.hidden) return;
+    const held = this.root.contains(document.activeElement);
+    show(this.root, open);
+    this.opener.setAttribute("aria-expanded", String(open));
+    if (open) {
+      this.onOpen();
+      /** @type {HTMLElement | null} */ (this.root.querySelector("button, input"))?.focus();
+    } else if (held) this.opener.focus();
+  }
+}
+
 /** Name, status, controls, progress. */
 class Header {
   /** @param {Panel} panel */
@@ -1085,23 +1408,31 @@ class Header {
     this.clock = make("span", "nbf-clock");
     this.status = make("div", "nbf-status");
     this.status.append(this.icon, this.word, this.clock);
-    this.buttons = make("div", "nbf-controls", "", { role: "group", "aria-label": "Controls" });
-    this.pause = makeButton("Pause", "paused");
-    this.resume = makeButton("Resume", "resume");
-    this.retry = makeButton("Retry now", "retrying");
-    this.stop = makeButton("Stop", "stopped");
-    this.stop.append(makeIcon("down"));
-    this.stop.setAttribute("aria-expanded", "false");
-    this.buttons.append(this.retry, this.pause, this.resume, this.stop);
-    this.confirm = this.makeConfirm();
+    this.makeControls();
     this.counts = make("div", "nbf-counts");
+    this.code = make("div", "nbf-same");
     this.params = make("div", "nbf-params");
     this.bar = make("div", "nbf-bar", "", { role: "progressbar", "aria-label": "Steps done", "aria-valuemin": "0" });
     const top = make("div", "nbf-top");
     top.append(title, this.status, this.buttons);
     const line = make("div", "nbf-line");
-    line.append(this.counts, this.params);
-    this.root.append(top, this.confirm, line, this.bar);
+    line.append(this.counts, this.code, this.params);
+    this.root.append(top, this.stopping.root, this.restarting.strip.root, line, this.bar);
+  }
+
+  makeControls() {
+    const { panel } = this;
+    this.buttons = make("div", "nbf-controls", "", { role: "group", "aria-label": "Controls" });
+    this.pause = makeButton("Pause", "paused");
+    this.resume = makeButton("Resume", "resume");
+    this.retry = makeButton("Retry now", "retrying");
+    this.stop = makeButton("Stop", "stopped");
+    this.restart = makeButton("Restart", "rolling");
+    for (const menu of [this.stop, this.restart]) menu.append(makeIcon("down"));
+    this.close = makeButton("", "failed", "nbf-quiet nbf-cross");
+    this.close.setAttribute("aria-label", "Close the panel; the line above stays");
+    this.close.title = "close; the line above stays";
+    this.buttons.append(this.retry, this.pause, this.resume, this.stop, this.restart, this.close);
     for (const [button, control] of /** @type {const} */ ([
       [this.pause, "pause"],
       [this.resume, "resume"],
@@ -1109,36 +1440,30 @@ class Header {
     ])) {
       button.addEventListener("click", () => click(panel, button, { type: "command", control }));
     }
-    this.stop.addEventListener("click", () => {
-      if (this.stop.getAttribute("aria-disabled") === "true") panel.notice(this.stop.title);
-      else this.ask(Boolean(this.confirm.hidden));
-    });
-  }
-
-  makeConfirm() {
-    const strip = make("div", "nbf-confirm", "", { role: "group", "aria-label": "Confirm stop" });
-    strip.hidden = true;
-    this.question = make("span", "nbf-question");
+    this.stopping = new Strip(this.stop, "Stop", () => this.restarting.strip.open(false));
+    this.restarting = new RestartMenu(panel, this.restart, () => this.stopping.open(false));
     this.terminate = makeButton("Terminate", "", "nbf-danger");
+    this.rollback = makeButton("Terminate and roll back", "", "nbf-reject");
     const keep = makeButton("Keep it");
-    this.terminate.addEventListener("click", () =>
-      click(this.panel, /** @type {HTMLElement} */ (this.terminate), { type: "command", control: "terminate" }, () => this.ask(false)),
-    );
-    keep.addEventListener("click", () => this.ask(false));
-    strip.addEventListener("keydown", (event) => {
-      if (event.key === "Escape") this.ask(false);
-    });
-    strip.append(this.question, this.terminate, keep);
-    return strip;
-  }
-
-  /** @param {boolean} open */
-  ask(open) {
-    const held = this.confirm.contains(document.activeElement);
-    show(this.confirm, open);
-    this.stop.setAttribute("aria-expanded", String(open));
-    if (open) this.terminate?.focus();
-    else if (held) this.stop.focus();
+    keep.addEventListener("click", () => this.stopping.open(false));
+    for (const [button, control] of /** @type {const} */ ([
+      [this.terminate, "terminate"],
+      [this.rollback, "terminate_and_roll_back"],
+    ])) {
+      button.addEventListener("click", () =>
+        click(panel, button, { type: "command", control }, (answer) => answer.ok && this.stopping.open(false)),
+      );
+    }
+    this.stopping.answers.append(this.terminate, this.rollback, keep);
+    for (const [button, strip] of /** @type {const} */ ([
+      [this.stop, this.stopping],
+      [this.restart, this.restarting.strip],
+    ])) {
+      button.addEventListener("click", () => {
+        if (button.getAttribute("aria-disabled") === "true") panel.notice(button.title);
+        else strip.open(Boolean(strip.root.hidden));
+      });
+    }
   }
 
   /** @param {number} now */
@@ -1149,33 +1474,22 @@ class Header {
     setText(this.id, state.id);
     setAttribute(this.id, "title", state.id);
     this.samples = sampled(this.samples, now, head.done);
-    const parts = progress(head, rateOf(this.samples));
-    setText(this.counts, parts.join(" · "));
-    setText(this.params, state.params && state.params !== "{}" ? `params ${state.params}` : "");
+    setText(this.counts, progress(head, rateOf(this.samples)).join(" · "));
+    const same = head.same === true ? "code as in the cell" : head.same === false ? "code changed since it ran" : "";
+    setText(this.code, same);
+    this.code.dataset.tone = head.same === false ? "amber" : "muted";
+    setText(this.params, state.params && state.params !== "{}" && state.params !== "null" ? `params ${state.params}` : "");
     setAttribute(this.params, "title", state.params || null);
-    this.updateBar(head);
+    drawShares(this.bar, barShares(head));
+    setAttribute(this.bar, "aria-valuemax", String(head.total));
+    setAttribute(this.bar, "aria-valuenow", String(head.done));
     const { icon, word, tone } = statusWords(head);
     setIcon(this.icon, icon);
     setText(this.word, word);
     this.status.dataset.tone = tone;
     this.updateControls(head);
-    setText(/** @type {HTMLElement} */ (this.question), `Terminate ${state.id}? What runs is dropped, nothing more starts.`);
+    setText(this.stopping.question, `Terminate ${state.id}? What runs is dropped, nothing more starts. Rolling back undoes finished steps, the last first.`);
     this.tick(now);
-  }
-
-  /** @param {Head} head */
-  updateBar(head) {
-    const shares = barShares(head);
-    while (this.bar.children.length > shares.length) this.bar.lastElementChild?.remove();
-    while (this.bar.children.length < shares.length) this.bar.append(make("div"));
-    shares.forEach(({ tone, share }, place) => {
-      const segment = /** @type {HTMLElement} */ (this.bar.children[place]);
-      segment.dataset.part = tone;
-      segment.style.width = `${share * 100}%`;
-    });
-    setAttribute(this.bar, "aria-valuemax", String(head.total));
-    setAttribute(this.bar, "aria-valuenow", String(head.done));
-    show(this.bar, head.total > 0);
   }
 
   /** @param {Head} head */
@@ -1190,17 +1504,118 @@ class Header {
       [this.resume, can.resume],
       [this.retry, can.retry_now],
       [this.stop, can.terminate],
+      [this.terminate, can.terminate],
+      [this.rollback, can.terminate],
+      [this.restart, can.restart],
     ])) {
-      if (!button.dataset.sending) setReason(button, unheard || reason);
+      if (button && !button.dataset.sending) setReason(button, unheard || reason);
     }
-    if (this.terminate && !this.terminate.dataset.sending) setReason(this.terminate, unheard || can.terminate);
-    if (can.terminate && !this.confirm.hidden) this.ask(false);
+    if (can.terminate) this.stopping.open(false);
+    this.restarting.update(unheard || can.restart);
   }
 
   /** @param {number} now */
   tick(now) {
     setText(this.clock, elapsed(this.panel.state().head, now));
   }
+}
+
+/** Where to restart from, and what that keeps and runs again. */
+class RestartMenu {
+  /**
+   * @param {Panel} panel
+   * @param {HTMLElement} opener
+   * @param {() => void} onOpen
+   */
+  constructor(panel, opener, onOpen) {
+    this.panel = panel;
+    /** @type {Row | null} */
+    this.row = null;
+    this.since = "start";
+    this.plan = make("div", "nbf-plan", "", { role: "status" });
+    this.strip = new Strip(opener, "Restart", () => {
+      onOpen();
+      this.choose(this.row ? "step" : "start");
+    });
+    const id = panel.uid("since");
+    const radios = make("div", "nbf-radios", "", { role: "radiogroup", "aria-label": "Restart from" });
+    /** @type {Record<string, {box: HTMLInputElement, text: HTMLElement, label: HTMLElement}>} */
+    this.choices = {};
+    for (const [since, words] of [["start", "from the start"], ["step", "from the selected step"], ["stale", "from the first stale step"]]) {
+      const label = make("label", "nbf-radio");
+      const box = /** @type {HTMLInputElement} */ (make("input", "", "", { type: "radio", name: id, value: since }));
+      const text = make("span", "", words);
+      label.append(box, text);
+      radios.append(label);
+      box.addEventListener("change", () => this.choose(since));
+      this.choices[since] = { box, text, label };
+    }
+    this.go = makeButton("Restart", "", "nbf-danger");
+    const cancel = makeButton("Cancel");
+    cancel.addEventListener("click", () => this.strip.open(false));
+    this.go.addEventListener("click", () =>
+      click(panel, this.go, { type: "restart", ...this.asked() }, (answer) => answer.ok && this.strip.open(false)),
+    );
+    this.strip.question.append(radios, this.plan);
+    this.strip.answers.append(this.go, cancel);
+  }
+
+  asked() {
+    return { since: this.since, key: this.since === "step" ? (this.row?.key ?? null) : null };
+  }
+
+  /**
+   * Which step "from the selected step" means.
+   * @param {Row | null} row
+   */
+  select(row) {
+    this.row = row && !row.counts && row.key[0] !== "rollback" ? row : null;
+    if (!this.strip.root.hidden) this.choose(this.row ? "step" : this.since === "step" ? "start" : this.since);
+  }
+
+  /** @param {string} since */
+  choose(since) {
+    this.since = since;
+    const stale = Number(this.panel.state().head.stale ?? 0);
+    setText(this.choices.step.text, this.row ? `from ${stepName(this.row.key)}` : "from the selected step");
+    for (const [name, { box, label }] of Object.entries(this.choices)) {
+      const reason = name === "step" && !this.row ? "select a step in the list first" : name === "stale" && !stale ? "no step is stale" : "";
+      box.disabled = reason !== "";
+      box.checked = name === since;
+      label.title = reason;
+      label.classList.toggle("nbf-off", reason !== "");
+    }
+    setText(this.plan, "…");
+    const asked = this.asked();
+    this.panel.link.ask(
+      { type: "plan", ...asked },
+      (answer) => {
+        if (asked.since !== this.since || JSON.stringify(asked.key) !== JSON.stringify(this.asked().key)) return;
+        setText(this.plan, answer.ok ? planWords(answer.plan) : String(answer.error));
+      },
+      () => setText(this.plan, "No answer from the kernel yet: busy, or restarted."),
+    );
+  }
+
+  /** @param {string} reason */
+  update(reason) {
+    if (!this.go.dataset.sending) setReason(this.go, reason);
+  }
+}
+
+/**
+ * @param {HTMLElement} bar
+ * @param {{tone: string, share: number}[]} shares
+ */
+function drawShares(bar, shares) {
+  while (bar.children.length > shares.length) bar.lastElementChild?.remove();
+  while (bar.children.length < shares.length) bar.append(make("div"));
+  shares.forEach(({ tone, share }, place) => {
+    const segment = /** @type {HTMLElement} */ (bar.children[place]);
+    if (segment.dataset.part !== tone) segment.dataset.part = tone;
+    const width = `${share * 100}%`;
+    if (segment.style.width !== width) segment.style.width = width;
+  });
 }
 
 /** The controls of one form, and what is wrong with their answers. */
@@ -1574,7 +1989,7 @@ class Banners {
       this.shown.get(key)?.update(now);
     }
     const more = finished ? 0 : state.head.waiting - waits.length;
-    setText(this.more, more > 0 ? `${thousands(more)} more waits are open` : "");
+    setText(this.more, more > 0 ? `${thousands(more)} more ${more === 1 ? "wait is" : "waits are"} open` : "");
   }
 
   focus() {
@@ -1582,7 +1997,7 @@ class Banners {
   }
 }
 
-/** The list of steps: a virtual treegrid of 24 px rows. */
+/** The list of steps: a virtual treegrid of 24 px rows, as words or as a timeline. */
 class StepList {
   /**
    * @param {Panel} panel
@@ -1599,6 +2014,8 @@ class StepList {
     this.active = 0;
     /** @type {StepKey | null} */
     this.selected = null;
+    /** Groups that show their steps: type and name. @type {[string, string][]} */
+    this.opened = [];
     this.asking = false;
     this.askedAt = 0;
     this.round = 0;
@@ -1606,7 +2023,31 @@ class StepList {
     this.following = true;
     /** Where following has put the list: anywhere else, somebody has scrolled. */
     this.put = 0;
+    this.timeline = new Axis(panel, () => this.draw());
     this.root = make("div", "nbf-steps");
+    this.makeBar();
+    this.grid = make("div", "nbf-grid", "", { role: "treegrid", tabindex: "0", "aria-label": "Steps", "aria-colcount": "6" });
+    this.columns = make("div", "nbf-row nbf-columns", "", { role: "row", "aria-rowindex": "1" });
+    for (const [part, name] of [["nbf-sign", "Sign"], ["nbf-name", "Step"], ["nbf-words", "State"], ["nbf-note", "Output"], ["nbf-chart", ""], ["nbf-time", "Time"]]) {
+      const title = make("div", part, "", { role: "columnheader" });
+      if (part === "nbf-chart") title.append(this.timeline.axis, make("span", "nbf-spoken", "When"));
+      else title.append(make("span", name === "Sign" ? "nbf-spoken" : "", name));
+      this.columns.append(title);
+    }
+    const heads = make("div", "nbf-heads", "", { role: "rowgroup" });
+    heads.append(this.columns);
+    this.body = make("div", "nbf-rows", "", { role: "rowgroup" });
+    this.empty = make("div", "nbf-empty");
+    this.grid.append(heads, this.body);
+    this.root.append(this.grid, this.empty);
+    /** @type {Map<number, ReturnType<StepList["makeRow"]>>} */
+    this.drawn = new Map();
+    /** @type {ReturnType<StepList["makeRow"]>[]} */
+    this.spare = [];
+    this.listen();
+  }
+
+  makeBar() {
     this.count = make("span", "nbf-shown");
     this.filter = /** @type {HTMLInputElement} */ (
       make("input", "nbf-filter", "", { type: "search", placeholder: "Filter steps", "aria-label": "Filter steps by name or text", spellcheck: "false", maxlength: "200" })
@@ -1615,37 +2056,28 @@ class StepList {
     this.state = /** @type {HTMLSelectElement} */ (make("select", "nbf-state", "", { "aria-label": "Filter steps by state" }));
     this.state.append(make("option", "", "all states", { value: "" }));
     for (const [value, { word }] of Object.entries(STEP)) this.state.append(make("option", "", word, { value }));
-    const bar = make("div", "nbf-toolbar");
-    bar.append(make("span", "nbf-heading", "Steps"), this.count, this.filter, this.state);
-    this.grid = make("div", "nbf-grid", "", { role: "treegrid", tabindex: "0", "aria-label": "Steps", "aria-colcount": "5" });
-    this.columns = make("div", "nbf-row nbf-columns", "", { role: "row", "aria-rowindex": "1" });
-    for (const name of ["Sign", "Step", "State", "Output", "Time"]) {
-      const title = make("div", "", "", { role: "columnheader" });
-      title.append(make("span", name === "Sign" ? "nbf-spoken" : "", name));
-      this.columns.append(title);
-    }
-    this.body = make("div", "nbf-rows", "", { role: "rowgroup" });
-    this.empty = make("div", "nbf-empty");
-    this.grid.append(this.columns, this.body, this.empty);
-    this.root.append(bar, this.grid);
-    /** @type {Map<number, ReturnType<StepList["makeRow"]>>} */
-    this.drawn = new Map();
-    /** @type {ReturnType<StepList["makeRow"]>[]} */
-    this.spare = [];
-    this.listen();
+    this.kind = /** @type {HTMLSelectElement} */ (make("select", "nbf-kind", "", { "aria-label": "Filter steps by type" }));
+    this.kind.append(make("option", "", "all types", { value: "" }));
+    for (const value of ["do", "sleep", "wait", "map", "child", "rollback"]) this.kind.append(make("option", "", value, { value }));
+    this.bar = make("div", "nbf-toolbar nbf-steps-bar");
+    this.bar.append(this.timeline.buttons, this.count, this.filter, this.state, this.kind);
   }
 
   listen() {
     this.grid.addEventListener("scroll", () => {
-      this.following = this.atEnd();
-      this.put = this.grid.scrollTop;
+      this.scrolled();
       this.draw();
     });
     this.grid.addEventListener("keydown", (event) => this.onKey(event));
     this.body.addEventListener("click", (event) => {
-      const row = /** @type {HTMLElement} */ (event.target).closest(".nbf-row");
+      const target = /** @type {HTMLElement} */ (event.target);
+      const row = target.closest(".nbf-row");
       const found = [...this.drawn].find(([, parts]) => parts.root === row);
-      if (found) this.select(found[0]);
+      if (!found) return;
+      const known = this.known.get(found[0])?.row;
+      if (target.closest(".nbf-retry") && known) {
+        click(this.panel, found[1].retry, { type: "retry", key: known.key });
+      } else this.select(found[0]);
     });
     /** @type {ReturnType<typeof setTimeout> | undefined} */
     let typing;
@@ -1655,6 +2087,7 @@ class StepList {
     };
     this.filter.addEventListener("input", changed);
     this.state.addEventListener("change", changed);
+    this.kind.addEventListener("change", changed);
     this.filter.addEventListener("keydown", (event) => {
       if (event.key === "Escape") {
         this.filter.value = "";
@@ -1667,29 +2100,58 @@ class StepList {
     });
   }
 
+  /**
+   * Show when things happened in place of what came of them.
+   * @param {boolean} on
+   */
+  asTimeline(on) {
+    this.root.classList.toggle("nbf-timeline", on);
+    this.timeline.on = on;
+    show(this.timeline.buttons, on);
+    this.draw();
+  }
+
   atEnd() {
     return this.grid.scrollTop + this.grid.clientHeight >= this.grid.scrollHeight - ROW_HEIGHT;
   }
 
+  /** Note where the list stands now: at its end it follows new steps, unless it only grew taller. */
+  scrolled() {
+    const top = this.grid.scrollTop;
+    if (top === this.put) return;
+    this.following = this.atEnd() && (this.following || top > this.put);
+    this.put = top;
+  }
+
   filtering() {
-    return this.filter.value !== "" || this.state.value !== "";
+    return this.filter.value !== "" || this.state.value !== "" || this.kind.value !== "";
+  }
+
+  /** Whether the rows that come with the state are not the rows shown. */
+  apart() {
+    return this.filtering() || this.opened.length > 0;
   }
 
   refilter() {
+    this.active = 0;
+    this.following = !this.filtering();
+    this.reload();
+  }
+
+  /** Forget all rows and ask again: places have changed. */
+  reload() {
     this.known.clear();
     this.round += 1;
     this.asking = false;
-    this.active = 0;
-    this.following = !this.filtering();
-    if (!this.filtering()) this.take();
+    if (!this.apart()) this.take();
     this.draw();
   }
 
   /** Take the rows that came with the state. */
   take() {
     const { head, rows } = this.panel.state();
-    if (this.filtering()) return;
-    this.total = head.total;
+    if (this.apart()) return;
+    this.total = rows.total ?? head.total;
     for (const index of [...this.known.keys()]) if (index >= this.total) this.known.delete(index);
     for (const row of rows.items) this.known.set(row.i, { row, version: head.version });
   }
@@ -1701,17 +2163,41 @@ class StepList {
 
   /** @param {KeyboardEvent} event */
   onKey(event) {
-    if (event.ctrlKey || event.altKey || event.metaKey) return;
+    if (event.ctrlKey || event.altKey || event.metaKey || event.target !== this.grid) return;
     const page = Math.max(1, Math.floor(this.grid.clientHeight / ROW_HEIGHT) - 2);
     /** @type {Record<string, number>} */
     const moves = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -this.total, End: this.total };
+    const row = this.known.get(this.active)?.row;
+    if (this.timeline.on && this.timeline.onKey(event, this.middle())) return event.preventDefault();
     if (event.key in moves) this.move(this.active + moves[event.key]);
+    else if (event.key === "ArrowRight" && row?.counts && !row.open) this.toggle(row);
+    else if (event.key === "ArrowLeft" && row) this.leave(row);
     else if (event.key === "Enter" || event.key === " ") {
       this.select(this.active);
-      if (event.key === "Enter") this.onOpen();
+      if (event.key === "Enter" && row && !row.counts) this.onOpen();
     } else if (event.key === "Escape") this.unselect();
     else return;
     event.preventDefault();
+  }
+
+  /** When the chosen row was in the middle: what zooming keeps in sight. */
+  middle() {
+    const row = this.known.get(this.active)?.row;
+    const now = this.panel.link.now();
+    return row?.started ? (row.started + (row.ended ?? now)) / 2 : now;
+  }
+
+  /**
+   * Left: close the group, or go from a step to its group.
+   * @param {Row} row
+   */
+  leave(row) {
+    if (row.counts && row.open) return this.toggle(row);
+    if (!row.level) return;
+    for (let index = this.active; index >= 0; index--) {
+      const above = this.known.get(index)?.row;
+      if (above?.counts) return this.move(index);
+    }
   }
 
   /** @param {number} index */
@@ -1731,9 +2217,25 @@ class StepList {
     if (!found) return;
     this.active = index;
     this.following = false;
+    if (found.row.counts) {
+      this.toggle(found.row);
+      return;
+    }
     this.selected = found.row.key;
     this.draw();
     this.onSelect(found.row);
+  }
+
+  /**
+   * Open or close a group.
+   * @param {Row} row
+   */
+  toggle(row) {
+    const [type, name] = row.key;
+    const left = this.opened.filter((one) => one[0] !== type || one[1] !== name);
+    this.opened = left.length < this.opened.length ? left : [...this.opened, /** @type {[string, string]} */ ([type, name])].slice(-50);
+    this.following = false;
+    this.reload();
   }
 
   unselect() {
@@ -1743,20 +2245,30 @@ class StepList {
   }
 
   makeRow() {
-    const root = make("div", "nbf-row", "", { role: "row", "aria-level": "1" });
+    const root = make("div", "nbf-row", "", { role: "row" });
     const icon = makeIcon("queued");
-    const [sign, name, state, note, time] = ["nbf-sign", "nbf-name", "nbf-words", "nbf-note", "nbf-time"].map((part) =>
+    const [sign, name, state, note, chart, time] = ["nbf-sign", "nbf-name", "nbf-words", "nbf-note", "nbf-chart", "nbf-time"].map((part) =>
       make("div", part, "", { role: "gridcell" }),
     );
     sign.append(icon);
-    root.append(sign, name, state, note, time);
-    return { root, icon, name, state, note, time, index: -1 };
+    const text = make("span", "nbf-text");
+    const words = make("span", "nbf-says");
+    const bar = make("span", "nbf-mini");
+    const said = make("span", "nbf-text");
+    const retry = makeButton("Retry now", "", "nbf-retry");
+    retry.tabIndex = -1;
+    const twist = makeIcon("right");
+    name.append(twist, text);
+    state.append(bar, words);
+    note.append(said, retry);
+    root.append(sign, name, state, note, chart, time);
+    return { root, icon, twist, name: text, title: name, words, bar, note: said, retry, chart, time, index: -1 };
   }
 
   draw() {
     if (!this.grid.isConnected && this.total > 0) return;
     const height = Math.min(LIST_HEIGHT, (Math.max(1, this.total) + 1) * ROW_HEIGHT);
-    if (this.grid.scrollTop !== this.put) this.following = this.atEnd(); // the scroll event is still to come
+    this.scrolled(); // the event of a scrolling may still be to come
     this.body.style.height = `${this.total * ROW_HEIGHT}px`;
     if (this.following && !FINISHED.includes(this.panel.state().head.status)) this.grid.scrollTop = this.grid.scrollHeight;
     this.put = this.grid.scrollTop;
@@ -1768,12 +2280,13 @@ class StepList {
       if (this.spare.length < 60) this.spare.push(parts);
     }
     const now = this.panel.link.now();
+    if (this.timeline.on) this.timeline.update([...this.known.values()], now);
     for (let index = first; index < last; index++) this.drawRow(index, now);
     const active = this.drawn.get(this.active);
     setAttribute(this.grid, "aria-activedescendant", active ? active.root.id : null);
     setAttribute(this.grid, "aria-rowcount", String(this.total + 1));
-    const counted = this.filtering() ? `${thousands(this.total)} of ${thousands(this.panel.state().head.total)}` : thousands(this.total);
-    setText(this.count, counted);
+    const all = thousands(this.panel.state().head.total);
+    setText(this.count, this.filtering() ? `${thousands(this.total)} of ${all}` : all);
     setText(this.empty, this.total ? "" : this.filtering() ? "no step matches" : "no steps yet");
     show(this.empty, this.total === 0);
     this.fetch(first, last);
@@ -1798,20 +2311,45 @@ class StepList {
     const selected = row !== undefined && this.selected !== null && String(row.key) === String(this.selected);
     parts.root.classList.toggle("nbf-active", index === this.active);
     setAttribute(parts.root, "aria-selected", String(selected));
+    show(/** @type {any} */ (parts.retry), row?.state === "retrying" && !row.counts);
+    setAttribute(parts.root, "aria-level", String(row?.level ?? 1));
+    setAttribute(parts.root, "aria-expanded", row?.counts ? String(Boolean(row.open)) : null);
+    parts.root.classList.toggle("nbf-inside", row?.level === 2);
     if (!row) {
       parts.root.dataset.state = "unknown";
-      for (const cell of [parts.name, parts.state, parts.note, parts.time]) setText(cell, "");
+      for (const cell of [parts.name, parts.words, parts.note, parts.time]) setText(cell, "");
+      drawShares(parts.bar, []);
+      parts.chart.replaceChildren();
       return;
     }
-    const { icon, tone, text } = stepWords(row, now);
+    this.fillRow(parts, row, now);
+  }
+
+  /**
+   * @param {ReturnType<StepList["makeRow"]>} parts
+   * @param {Row} row
+   * @param {number} now
+   */
+  fillRow(parts, row, now) {
+    const { icon, tone, text } = row.counts ? { ...stepWords(row, now), text: groupWords(row).count } : stepWords(row, now);
     setIcon(parts.icon, icon);
     parts.root.dataset.tone = tone;
     parts.root.dataset.state = row.state;
-    setText(parts.name, stepName(row.key));
-    setAttribute(parts.name, "title", stepName(row.key));
-    setText(parts.state, text);
-    setText(parts.note, row.note ?? "");
+    parts.root.dataset.group = String(Boolean(row.counts));
+    setIcon(parts.twist, row.open ? "down" : "right");
+    const name = row.counts ? row.key[1] : stepName(row.key);
+    setText(parts.name, name);
+    setAttribute(parts.title, "title", name);
+    const told = progressWords(row.progress);
+    const shares = row.counts ? groupShares(row) : told?.share !== undefined && told?.share !== null ? [{ tone: "running", share: told.share }] : [];
+    drawShares(parts.bar, shares);
+    parts.bar.classList.toggle("nbf-on", shares.length > 0);
+    setText(parts.words, told ? told.text : text);
+    setText(parts.note, row.counts ? groupWords(row).note : (row.note ?? ""));
     setText(parts.time, stepTime(row, now));
+    if (this.panel.unheard()) setReason(parts.retry, this.panel.unheard());
+    else if (!parts.retry.dataset.sending) setReason(parts.retry, "");
+    if (this.timeline.on) this.timeline.fill(parts.chart, row, now);
   }
 
   /** @param {number} now */
@@ -1830,30 +2368,155 @@ class StepList {
    */
   fetch(first, last) {
     const { version } = this.panel.state().head;
-    const filtering = this.filtering();
+    const apart = this.apart();
     let wanted = toAsk(first, last, (index) => this.known.get(index)?.version, version);
-    if (filtering && this.known.size === 0 && this.total === 0) wanted = { start: 0, stop: PAGE, missing: true };
-    if (filtering && this.round !== this.answered) wanted = { start: 0, stop: PAGE, missing: true };
+    if (apart && ((this.known.size === 0 && this.total === 0) || this.round !== this.answered)) {
+      wanted = { start: Math.max(0, first - 40), stop: Math.max(0, first - 40) + PAGE, missing: true };
+    }
     if (!wanted || this.asking || (!wanted.missing && Date.now() - this.askedAt < REFRESH_MS)) return;
     this.asking = true;
     this.askedAt = Date.now();
     const round = this.round;
     const { start, stop } = wanted;
-    const message = { type: "rows", start, stop, text: this.filter.value, state: this.state.value };
-    this.panel.link.ask(message, (answer) => {
-      if (round !== this.round) return;
-      this.asking = false;
-      this.answered = round;
-      if (!answer.ok) {
-        this.panel.notice(String(answer.error));
-        return;
-      }
-      if (filtering) this.total = answer.rows.total;
-      answer.rows.items.forEach((/** @type {Row} */ row, /** @type {number} */ place) => {
-        this.known.set(answer.rows.start + place, { row, version: answer.rows.version });
-      });
-      this.draw();
+    const message = { type: "rows", start, stop, text: this.filter.value, state: this.state.value, kind: this.kind.value, open: this.filtering() ? [] : this.opened };
+    this.panel.link.ask(message, (answer) => this.onRows(answer, round, version));
+  }
+
+  /**
+   * @param {any} answer
+   * @param {number} round
+   * @param {number} version what the page knew when it asked
+   */
+  onRows(answer, round, version) {
+    if (round !== this.round) return;
+    this.asking = false;
+    this.answered = round;
+    if (!answer.ok) {
+      this.panel.notice(String(answer.error));
+      return;
+    }
+    const { rows } = answer;
+    if (this.apart()) this.total = rows.total;
+    rows.items.forEach((/** @type {Row} */ row, /** @type {number} */ place) => {
+      this.known.set(rows.start + place, { row, version: Math.max(rows.version, version) });
     });
+    for (const index of [...this.known.keys()]) if (index >= this.total) this.known.delete(index);
+    this.draw();
+  }
+}
+
+/** The time axis of the list: its window, its ticks, its buttons and keys. The wheel belongs to the notebook. */
+class Axis {
+  /**
+   * @param {Panel} panel
+   * @param {() => void} onChange
+   */
+  constructor(panel, onChange) {
+    this.panel = panel;
+    this.onChange = onChange;
+    this.on = false;
+    /** @type {[number, number]} */
+    this.whole = [0, 1];
+    /** @type {[number, number] | null} null: all of it */
+    this.window = null;
+    this.axis = make("div", "nbf-axis");
+    this.buttons = make("div", "nbf-zoom", "", { role: "group", "aria-label": "Zoom" });
+    for (const [text, label, factor, shift] of /** @type {[string, string, number, number][]} */ ([
+      ["−", "Zoom out (key -)", 2, 0],
+      ["+", "Zoom in (key +)", 0.5, 0],
+      ["‹", "Earlier (key [)", 1, -0.5],
+      ["›", "Later (key ])", 1, 0.5],
+    ])) {
+      const button = makeButton(text, "", "nbf-small");
+      button.setAttribute("aria-label", label);
+      button.title = label;
+      button.addEventListener("click", () => this.change(factor, shift));
+      this.buttons.append(button);
+    }
+    const fit = makeButton("Fit", "", "nbf-small");
+    fit.title = "All of it (key 0)";
+    fit.addEventListener("click", () => this.fit());
+    this.buttons.append(fit);
+    this.buttons.hidden = true;
+  }
+
+  fit() {
+    this.window = null;
+    this.onChange();
+  }
+
+  /**
+   * @param {number} factor
+   * @param {number} shift
+   * @param {number} [around]
+   */
+  change(factor, shift, around) {
+    const shown = this.shown();
+    this.window = zoomed(shown, this.whole, factor, shift, around ?? (shown[0] + shown[1]) / 2);
+    this.onChange();
+  }
+
+  /** @returns {[number, number]} */
+  shown() {
+    return this.window ?? this.whole;
+  }
+
+  /**
+   * @param {KeyboardEvent} event
+   * @param {number} around
+   * @returns {boolean} whether it was a key of the axis
+   */
+  onKey(event, around) {
+    if (event.key === "+" || event.key === "=") this.change(0.5, 0, around);
+    else if (event.key === "-") this.change(2, 0, around);
+    else if (event.key === "0") this.fit();
+    else if (event.key === "[") this.change(1, -0.5);
+    else if (event.key === "]") this.change(1, 0.5);
+    else return false;
+    return true;
+  }
+
+  /**
+   * @param {{row: Row}[]} known
+   * @param {number} now
+   */
+  update(known, now) {
+    const { head, created } = this.panel.state();
+    const starts = known.map(({ row }) => row.started).filter((one) => typeof one === "number");
+    const begun = Math.min(...[head.started ?? created ?? now, ...starts].map(Number));
+    const end = Math.max(head.ended ?? now, begun + 1);
+    this.whole = [begun, end + (end - begun) * 0.02];
+    const shown = this.shown();
+    const marks = ticks(shown, begun);
+    while (this.axis.children.length > marks.length) this.axis.lastElementChild?.remove();
+    while (this.axis.children.length < marks.length) this.axis.append(make("span", "nbf-tick"));
+    marks.forEach(({ at, text }, place) => {
+      const mark = /** @type {HTMLElement} */ (this.axis.children[place]);
+      setText(mark, text);
+      mark.style.insetInlineStart = `${((at - shown[0]) / (shown[1] - shown[0])) * 100}%`;
+    });
+  }
+
+  /**
+   * @param {HTMLElement} chart
+   * @param {Row} row
+   * @param {number} now
+   */
+  fill(chart, row, now) {
+    const shown = this.shown();
+    const found = spans(row, now)
+      .map((span) => ({ ...span, place: placedIn(span, shown) }))
+      .filter(({ place }) => place !== null);
+    while (chart.children.length > found.length) chart.lastElementChild?.remove();
+    while (chart.children.length < found.length) chart.append(make("div", "nbf-span"));
+    found.forEach(({ kind, title, place }, index) => {
+      const node = /** @type {HTMLElement} */ (chart.children[index]);
+      node.dataset.kind = kind;
+      node.title = title;
+      node.style.insetInlineStart = `${place?.left}%`;
+      node.style.width = `${place?.width}%`;
+    });
+    setAttribute(chart, "aria-label", found.map(({ title }) => title).join("; ") || null);
   }
 }
 
@@ -1862,8 +2525,9 @@ class StepDetail {
   /**
    * @param {Panel} panel
    * @param {() => void} onClose
+   * @param {() => void} onRestart
    */
-  constructor(panel, onClose) {
+  constructor(panel, onClose, onRestart) {
     this.panel = panel;
     /** @type {Row | null} */
     this.row = null;
@@ -1876,23 +2540,23 @@ class StepDetail {
     this.title = make("div", "nbf-name");
     this.words = make("div", "nbf-words");
     this.icon = makeIcon("queued");
-    const close = makeButton("✕", "", "nbf-quiet nbf-close");
+    const close = makeButton("", "failed", "nbf-quiet nbf-close");
     close.setAttribute("aria-label", "Close details");
     close.addEventListener("click", onClose);
     this.top = make("div", "nbf-about");
     this.top.append(this.icon, this.title, this.words, close);
-    this.tabs = make("div", "nbf-tabs", "", { role: "tablist", "aria-label": "About this step" });
+    this.tabs = new Tabs("About this step", (name) => this.choose(name));
     this.body = make("div", "nbf-shows", "", { role: "tabpanel", tabindex: "0", id: panel.uid("shows") });
-    this.root.append(this.top, this.tabs, this.body);
+    this.foot = make("div", "nbf-foot");
+    this.retry = makeButton("Retry now", "retrying", "nbf-small");
+    this.retry.addEventListener("click", () => this.row && click(panel, this.retry, { type: "retry", key: this.row.key }));
+    this.again = makeButton("Restart from here…", "rolling", "nbf-small");
+    this.again.addEventListener("click", onRestart);
+    this.copy = makeCopy("Copy as code", () => (this.row ? codeFor(panel.state(), this.row.key) : ""));
+    this.foot.append(this.retry, this.again, this.copy);
+    this.root.append(this.top, this.tabs.root, this.body, this.foot);
     this.root.addEventListener("keydown", (event) => {
       if (event.key === "Escape") onClose();
-    });
-    this.tabs.addEventListener("keydown", (event) => {
-      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-      if (!step) return;
-      const names = this.names();
-      this.choose(names[(names.indexOf(this.tab) + step + names.length) % names.length], true);
-      event.preventDefault();
     });
   }
 
@@ -1901,8 +2565,9 @@ class StepDetail {
     if (!detail) return [];
     const names = ["Output"];
     if (detail.error) names.unshift("Error");
+    if (detail.log.items.length) names.push("Log");
     if (detail.attempts.length) names.push("Attempts");
-    if (detail.logs) names.push("Log");
+    if (detail.code || detail.diff) names.push("Code");
     return names;
   }
 
@@ -1910,11 +2575,11 @@ class StepDetail {
   open(row) {
     this.row = row;
     this.detail = null;
-    this.tab = "";
+    if (this.tab === "Output" || this.tab === "Error") this.tab = ""; // what has failed opens at its error
     this.asked = "";
     show(this.root, row !== null);
     this.body.replaceChildren(make("div", "nbf-empty", "loading…"));
-    this.tabs.replaceChildren();
+    this.tabs.set([], "");
     this.ask();
   }
 
@@ -1932,14 +2597,16 @@ class StepDetail {
     const { row } = this;
     if (!row) return;
     this.tick(this.panel.link.now());
-    const mark = JSON.stringify([row.key, row.state, row.attempt, row.ended, row.note]);
+    const mark = JSON.stringify([row.key, row.state, row.attempt, row.ended, row.note, row.stale, row.progress]);
     if (mark === this.asked) return;
     this.asked = mark;
     this.panel.link.ask(
       { type: "step", index: row.i, key: row.key },
       (answer) => {
         if (mark !== this.asked) return;
+        const before = JSON.stringify(this.detail);
         this.detail = answer.ok ? answer.step : null;
+        if (this.detail && JSON.stringify(this.detail) === before) return; // what is being read or selected stays
         if (this.detail) this.choose(this.names().includes(this.tab) ? this.tab : this.names()[0]);
         else this.body.replaceChildren(make("div", "nbf-empty", answer.ok ? "this step is gone" : String(answer.error)));
       },
@@ -1950,30 +2617,13 @@ class StepDetail {
     );
   }
 
-  /**
-   * @param {string} tab
-   * @param {boolean} [focus]
-   */
-  choose(tab, focus = false) {
+  /** @param {string} tab */
+  choose(tab) {
+    const same = this.tab === tab;
     this.tab = tab;
-    const names = this.names();
-    if ([...this.tabs.children].map((node) => node.textContent).join() !== names.join()) {
-      this.tabs.replaceChildren(
-        ...names.map((name) => {
-          const button = make("button", "nbf-tab", name, { type: "button", role: "tab", "aria-controls": this.body.id });
-          button.addEventListener("click", () => this.choose(name));
-          return button;
-        }),
-      );
-    }
-    for (const node of this.tabs.children) {
-      const chosen = node.textContent === tab;
-      setAttribute(node, "aria-selected", String(chosen));
-      setAttribute(node, "tabindex", chosen ? "0" : "-1");
-      if (chosen && focus) /** @type {HTMLElement} */ (node).focus();
-    }
+    this.tabs.set(this.names(), tab, this.body.id);
     setAttribute(this.body, "aria-label", tab);
-    const scroll = this.body.scrollTop;
+    const scroll = same ? this.body.scrollTop : 0;
     this.body.replaceChildren(...this.content(tab));
     this.body.scrollTop = scroll;
   }
@@ -1985,16 +2635,16 @@ class StepDetail {
   content(tab) {
     const { detail } = this;
     if (!detail) return [];
-    if (tab === "Error" && detail.error) return errorParts(detail.error);
+    if (tab === "Error" && detail.error) return errorParts(detail.error, detail.attempts);
     if (tab === "Attempts") return [attemptsTable(detail.attempts, this.panel.link.now())];
-    if (tab === "Log") return [make("pre", "nbf-pre", detail.logs)];
+    if (tab === "Log") return logNodes(detail.log, false);
+    if (tab === "Code") return codeNodes(detail);
     if (detail.row.state !== "finished") return [make("div", "nbf-empty", "no output yet")];
-    return outputs(detail.preview).flatMap(outputNodes);
+    return outputs(detail.preview).flatMap((output) => outputNodes(output, () => codeFor(this.panel.state(), detail.row.key)));
   }
 
   focus() {
-    const chosen = /** @type {HTMLElement | null} */ (this.tabs.querySelector("[aria-selected=true]"));
-    (chosen ?? this.body).focus();
+    (this.tabs.chosen() ?? this.body).focus();
   }
 
   /** @param {number} now */
@@ -2004,18 +2654,129 @@ class StepDetail {
     setIcon(this.icon, icon);
     this.top.dataset.tone = tone;
     setText(this.title, stepName(this.row.key));
-    setText(this.words, [text, stepTime(this.row, now)].filter(Boolean).join(" · "));
+    setAttribute(this.title, "title", stepName(this.row.key));
+    const told = progressWords(this.row.progress);
+    setText(this.words, [text, told?.text, stepTime(this.row, now)].filter(Boolean).join(" · "));
+    show(this.retry, this.row.state === "retrying");
+    show(this.again, this.row.key[0] !== "rollback");
+    const unheard = this.panel.unheard();
+    if (!this.retry.dataset.sending) setReason(this.retry, unheard);
+    setReason(this.again, unheard || controls(this.panel.state().head).restart);
+  }
+}
+
+/** A row of tabs: arrows move, the chosen one alone is in the tab order. */
+class Tabs {
+  /**
+   * @param {string} label
+   * @param {(name: string) => void} onChoose
+   */
+  constructor(label, onChoose) {
+    this.onChoose = onChoose;
+    this.root = make("div", "nbf-tabs", "", { role: "tablist", "aria-label": label });
+    this.root.addEventListener("keydown", (event) => {
+      const names = [...this.root.children].map((node) => node.textContent ?? "");
+      const at = names.indexOf(this.chosen()?.textContent ?? "");
+      const places = { ArrowRight: at + 1, ArrowLeft: at - 1 + names.length, Home: 0, End: names.length - 1 };
+      const place = places[/** @type {keyof typeof places} */ (event.key)];
+      if (place === undefined || !names.length) return;
+      this.onChoose(names[place % names.length]);
+      this.chosen()?.focus();
+      event.preventDefault();
+    });
+  }
+
+  /** @returns {HTMLElement | null} */
+  chosen() {
+    return this.root.querySelector("[aria-selected=true]");
+  }
+
+  /**
+   * @param {string[]} names
+   * @param {string} chosen
+   * @param {string} [controls] id of what they show
+   */
+  set(names, chosen, controls = "") {
+    if ([...this.root.children].map((node) => node.textContent).join("\n") !== names.join("\n")) {
+      const held = this.root.contains(document.activeElement);
+      this.root.replaceChildren(
+        ...names.map((name) => {
+          const button = make("button", "nbf-tab", name, { type: "button", role: "tab" });
+          if (controls) button.setAttribute("aria-controls", controls);
+          button.addEventListener("click", () => this.onChoose(name));
+          return button;
+        }),
+      );
+      show(this.root, names.length > 0);
+      if (held) queueMicrotask(() => this.chosen()?.focus());
+    }
+    for (const node of this.root.children) {
+      const is = node.textContent === chosen;
+      setAttribute(node, "aria-selected", String(is));
+      setAttribute(node, "tabindex", is ? "0" : "-1");
+    }
+  }
+}
+
+/**
+ * @param {string} label
+ * @param {() => string} text
+ */
+function makeCopy(label, text) {
+  const button = makeButton(label, "copy", "nbf-small");
+  const words = /** @type {HTMLElement} */ (button.querySelector("span"));
+  button.addEventListener("click", async () => {
+    const done = await copyText(text());
+    setText(words, done ? "copied" : "could not copy");
+    setTimeout(() => setText(words, label), 1500);
+  });
+  return button;
+}
+
+/** @param {string} text */
+async function copyText(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    const area = /** @type {HTMLTextAreaElement} */ (make("textarea", "nbf-spoken"));
+    area.value = text;
+    document.body.append(area);
+    area.select();
+    const done = document.execCommand?.("copy") ?? false; // where a page has no clipboard of its own: plain http
+    area.remove();
+    return done;
   }
 }
 
 /**
  * @param {Failure} error
+ * @param {Attempt[]} [attempts]
  * @returns {HTMLElement[]}
  */
-function errorParts(error) {
+function errorParts(error, attempts = []) {
   const line = make("div", "nbf-failure");
   line.append(make("strong", "", error.type), document.createTextNode(error.message ? `: ${error.message}` : ""));
-  return error.traceback ? [line, make("pre", "nbf-pre", error.traceback)] : [line];
+  const top = make("div", "nbf-error-top");
+  top.append(line, makeCopy("Copy", () => error.traceback || `${error.type}: ${error.message}`));
+  const failed = attempts.filter((attempt) => attempt.error);
+  const tries = failed.length > 1 ? [make("div", "nbf-caption", `${failed.length} attempts failed; this is the latest error`)] : [];
+  return [top, ...tries, ...(error.traceback ? [tracebackNode(error.traceback)] : [])];
+}
+
+/** @param {string} text */
+function tracebackNode(text) {
+  const root = make("div", "nbf-traceback");
+  for (const { own, lines } of tracebackParts(text)) {
+    if (own) root.append(make("pre", "nbf-pre", lines.join("\n")));
+    else {
+      const more = make("details", "nbf-library");
+      const frames = lines.filter((line) => /^\s*(\|\s*)*File "/.test(line)).length;
+      more.append(make("summary", "", `${frames} frame${frames === 1 ? "" : "s"} of libraries`), make("pre", "nbf-pre", lines.join("\n")));
+      root.append(more);
+    }
+  }
+  return root;
 }
 
 /**
@@ -2025,7 +2786,7 @@ function errorParts(error) {
 function attemptsTable(attempts, now) {
   const table = make("table", "nbf-table");
   const head = make("tr");
-  for (const name of ["#", "State", "Started", "Took", "Error"]) head.append(make("th", "", name));
+  for (const name of ["#", "State", "Started", "Took", "Error"]) head.append(make("th", "", name, { scope: "col" }));
   table.append(head);
   for (const attempt of attempts) {
     const line = make("tr");
@@ -2033,11 +2794,13 @@ function attemptsTable(attempts, now) {
     const state = STEP[attempt.state]?.word ?? attempt.state;
     for (const text of [String(attempt.number), state, moment(attempt.started, now), took]) line.append(make("td", "", text));
     const cell = make("td");
-    if (attempt.error?.traceback) {
+    const { error } = attempt;
+    if (error?.traceback) {
       const more = make("details");
-      more.append(make("summary", "", `${attempt.error.type}: ${attempt.error.message}`), make("pre", "nbf-pre", attempt.error.traceback));
+      more.append(make("summary", "", `${error.type}: ${error.message}`));
+      more.addEventListener("toggle", () => more.children.length < 2 && more.append(tracebackNode(error.traceback ?? "")));
       cell.append(more);
-    } else if (attempt.error) cell.textContent = `${attempt.error.type}: ${attempt.error.message}`;
+    } else if (error) cell.textContent = `${error.type}: ${error.message}`;
     line.append(cell);
     table.append(line);
   }
@@ -2045,18 +2808,133 @@ function attemptsTable(attempts, now) {
 }
 
 /**
- * @param {Output} output
+ * @param {Detail} detail
  * @returns {HTMLElement[]}
  */
-function outputNodes(output) {
+function codeNodes(detail) {
+  const nodes = [];
+  if (detail.why.length) nodes.push(make("div", "nbf-caption nbf-why", `stale: ${detail.why.join(", ")}`));
+  if (detail.diff) {
+    const diff = make("div", "nbf-diff", "", { role: "group", "aria-label": "What changed: recorded to present" });
+    for (const line of detail.diff.replace(/\n$/, "").split("\n")) {
+      const kind = /^(\+\+\+|---)/.test(line) ? "file" : { "+": "added", "-": "removed", "@": "place" }[line[0]] ?? "same";
+      diff.append(make("div", "nbf-line-of", line || " ", { "data-kind": kind }));
+    }
+    nodes.push(diff);
+  }
+  if (detail.code) {
+    if (detail.diff) nodes.push(make("div", "nbf-caption", "as it ran"));
+    nodes.push(make("pre", "nbf-pre", detail.code));
+  }
+  return nodes;
+}
+
+const FRAME_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'";
+
+/**
+ * HTML of others: in a frame that may do nothing and load nothing.
+ * @param {string} html
+ */
+function sandboxed(html) {
+  const frame = make("iframe", "nbf-html", "", { sandbox: "", title: "HTML that a step displayed", loading: "lazy", referrerpolicy: "no-referrer" });
+  frame.setAttribute("srcdoc", `<!doctype html><meta http-equiv="Content-Security-Policy" content="${FRAME_POLICY}"><base target="_blank">${html}`);
+  return frame;
+}
+
+/**
+ * @param {Log} log
+ * @param {boolean} named say which step each item is of
+ * @returns {HTMLElement[]}
+ */
+function logNodes(log, named) {
+  if (!log.items.length) return [make("div", "nbf-empty", "nothing was printed or logged")];
+  const nodes = [];
+  if (log.total > log.items.length) nodes.push(make("div", "nbf-caption", `the last ${thousands(log.items.length)} of ${thousands(log.total)}`));
+  let before = "";
+  for (const item of log.items) {
+    const name = named && item.step ? stepName(item.step) : "";
+    const part = [name, item.attempt > 1 ? `attempt ${item.attempt}` : ""].filter(Boolean).join(" · ");
+    if (part !== before && part) nodes.push(make("div", "nbf-caption nbf-part", part));
+    before = part;
+    nodes.push(logNode(item));
+  }
+  return nodes;
+}
+
+/** @param {LogItem} item */
+function logNode(item) {
+  const line = make("div", "nbf-log", "", { "data-stream": item.stream });
+  if (["warning", "stderr", "note"].includes(item.stream)) line.append(make("span", "nbf-stream", item.stream));
+  const { mime = {} } = item;
+  if (/^[A-Za-z0-9+/=\s]+$/.test(mime["image/png"] ?? "")) {
+    line.append(make("img", "nbf-image", "", { src: `data:image/png;base64,${mime["image/png"].replaceAll(/\s/g, "")}`, alt: item.text || "picture" }));
+  } else if (mime["text/html"]) line.append(sandboxed(mime["text/html"]));
+  else line.append(make("pre", "nbf-pre", terminalText(mime["text/plain"] ?? item.text).replace(/\n$/, "")));
+  return line;
+}
+
+/**
+ * @param {Output} output
+ * @param {() => string} code
+ * @returns {HTMLElement[]}
+ */
+function outputNodes(output, code) {
   if (output.kind === "none") return [make("div", "nbf-empty", output.caption)];
+  if (output.kind === "file") return [fileNode(output)];
   const nodes = output.caption ? [make("div", "nbf-caption", output.caption)] : [];
-  if (output.kind === "table") nodes.push(dataTable(output));
-  else if (output.kind === "image") {
+  if (output.kind === "table") {
+    if (nodes.length && output.columns?.length) nodes[0].append(makeCopy("open in a cell", code));
+    const frame = make("div", "nbf-wide", "", { tabindex: "0", role: "group", "aria-label": output.caption || "values" });
+    frame.append(dataTable(output));
+    nodes.push(frame);
+  } else if (output.kind === "image") {
     nodes.push(make("img", "nbf-image", "", { src: `data:image/png;base64,${output.png}`, alt: output.caption }));
-  } else if (output.kind === "heat") nodes.push(heatMap(output));
+  } else if (output.kind === "heat") nodes.push(heatMap(output), make("div", "nbf-hint", output.text ?? ""));
+  else if (output.kind === "tree") nodes.push(treeNode(output.tree, "", 0));
   else nodes.push(make("pre", "nbf-pre", output.text ?? ""));
   return nodes;
+}
+
+/** @param {Output} output */
+function fileNode({ caption, text = "" }) {
+  const node = make("div", "nbf-file");
+  node.append(make("code", "nbf-path", caption), make("span", "nbf-hint", text), makeCopy("Copy path", () => caption));
+  return node;
+}
+
+/**
+ * JSON as a tree whose branches are made when they are opened.
+ * @param {any} value
+ * @param {string} name
+ * @param {number} depth
+ * @returns {HTMLElement}
+ */
+function treeNode(value, name, depth) {
+  const label = () => (name === "" ? [] : [make("span", "nbf-key", name), document.createTextNode(": ")]);
+  if (value === null || typeof value !== "object") {
+    const leaf = make("div", "nbf-leaf");
+    leaf.append(...label(), make("span", "nbf-value", typeof value === "string" ? value : JSON.stringify(value), { "data-type": value === null ? "null" : typeof value }));
+    return leaf;
+  }
+  const entries = Array.isArray(value) ? value.map((item, place) => /** @type {[string, any]} */ ([String(place), item])) : Object.entries(value);
+  const node = /** @type {HTMLDetailsElement} */ (make("details", "nbf-branch"));
+  const summary = make("summary");
+  const size = Array.isArray(value) ? `[${thousands(entries.length)}]` : `{${thousands(entries.length)}}`;
+  summary.append(...label(), make("span", "nbf-size", size));
+  node.append(summary);
+  const fill = () => {
+    if (node.children.length > 1) return;
+    const inner = make("div", "nbf-branches");
+    for (const [key, item] of entries.slice(0, 500)) inner.append(treeNode(item, key, depth + 1));
+    if (entries.length > 500) inner.append(make("div", "nbf-hint", `${thousands(entries.length - 500)} more`));
+    node.append(inner);
+  };
+  node.addEventListener("toggle", () => node.open && fill());
+  if (depth === 0 || (depth === 1 && entries.length <= 12)) {
+    fill();
+    node.open = true;
+  }
+  return node;
 }
 
 /** @param {Output} output */
@@ -2128,6 +3006,236 @@ class Outcome {
   }
 }
 
+/** The entries of the instance, newest first. */
+class EventsView {
+  /** @param {Panel} panel */
+  constructor(panel) {
+    this.panel = panel;
+    this.root = make("div", "nbf-events");
+    this.bar = make("div", "nbf-toolbar");
+    const label = make("label", "nbf-radio");
+    this.steps = /** @type {HTMLInputElement} */ (make("input", "", "", { type: "checkbox" }));
+    label.append(this.steps, make("span", "", "those of steps too"));
+    this.count = make("span", "nbf-shown");
+    this.bar.append(this.count, label);
+    this.steps.addEventListener("change", () => this.open());
+    this.body = make("div", "nbf-scroll", "", { tabindex: "0", role: "group", "aria-label": "Events" });
+    this.table = make("table", "nbf-table nbf-listing");
+    this.more = makeButton("Older", "", "nbf-small");
+    this.more.addEventListener("click", () => this.ask(this.stop));
+    this.body.append(this.table, this.more);
+    this.root.append(this.body);
+    this.version = -1;
+    this.stop = 0;
+  }
+
+  open() {
+    this.version = this.panel.state().head.version;
+    this.ask(0);
+  }
+
+  /** Ask again where something is new, as long as the newest are shown. */
+  update() {
+    if (this.version !== this.panel.state().head.version && this.stop <= PAGE) this.open();
+  }
+
+  /** @param {number} start */
+  ask(start) {
+    const steps = this.steps.checked;
+    this.panel.link.ask({ type: "events", start, stop: start + PAGE, steps }, (answer) => {
+      if (!answer.ok) return this.panel.notice(String(answer.error));
+      if (steps !== this.steps.checked) return;
+      const { total, items } = answer.events;
+      this.stop = start + items.length;
+      const lines = items.map((/** @type {any} */ item) => this.line(item));
+      if (start === 0) this.table.replaceChildren(headLine(["When", "What", "Step", "", "By"]), ...lines);
+      else this.table.append(...lines);
+      setText(this.count, thousands(total));
+      show(this.more, this.stop < total);
+    });
+  }
+
+  /** @param {any} item */
+  line(item) {
+    const line = make("tr");
+    const now = this.panel.link.now();
+    const when = make("td", "nbf-when", moment(item.at, now));
+    when.title = new Date(item.at).toLocaleString();
+    line.append(when, make("td", "", entryWords(item.kind)), make("td", "", item.step), make("td", "nbf-note", item.note), make("td", "", item.by));
+    return line;
+  }
+}
+
+/** @param {string[]} names */
+function headLine(names) {
+  const line = make("tr");
+  for (const name of names) line.append(make("th", "", name, { scope: "col" }));
+  return line;
+}
+
+/** What all steps printed and logged. */
+class LogView {
+  /** @param {Panel} panel */
+  constructor(panel) {
+    this.panel = panel;
+    this.root = make("div", "nbf-scroll nbf-all-logs", "", { tabindex: "0", role: "group", "aria-label": "Log" });
+    this.version = -1;
+    this.askedAt = 0;
+  }
+
+  open() {
+    this.version = this.panel.state().head.version;
+    this.askedAt = Date.now();
+    this.panel.link.ask({ type: "log" }, (answer) => {
+      const end = this.root.scrollTop + this.root.clientHeight >= this.root.scrollHeight - 8;
+      this.root.replaceChildren(...(answer.ok ? logNodes(answer.log, true) : [make("div", "nbf-empty", String(answer.error))]));
+      if (end) this.root.scrollTop = this.root.scrollHeight;
+    });
+  }
+
+  update() {
+    const running = this.panel.state().head.running > 0;
+    if ((running || this.version !== this.panel.state().head.version) && Date.now() - this.askedAt > 2000) this.open();
+  }
+}
+
+/** The workflow's instances, newest first, opening in place. */
+class HistoryView {
+  /**
+   * @param {Panel} panel
+   * @param {(instance: any, resume: boolean) => void} onOpen
+   */
+  constructor(panel, onOpen) {
+    this.panel = panel;
+    this.onOpen = onOpen;
+    this.root = make("div", "nbf-scroll", "", { tabindex: "0", role: "group", "aria-label": "Instances" });
+    this.table = make("table", "nbf-table nbf-listing");
+    this.root.append(this.table);
+    this.askedAt = 0;
+    this.seen = "";
+  }
+
+  open() {
+    this.askedAt = Date.now();
+    this.panel.link.ask({ type: "instances" }, (answer) => {
+      if (!answer.ok) return this.panel.notice(String(answer.error));
+      const seen = JSON.stringify(answer.instances);
+      if (seen === this.seen) return;
+      this.seen = seen;
+      const heads = headLine(["Status", "Instance", "Started", "Took", "Params", ""]);
+      this.table.replaceChildren(heads, ...answer.instances.map((/** @type {any} */ one) => this.line(one)));
+    });
+  }
+
+  update() {
+    if (Date.now() - this.askedAt > 3000) this.open();
+  }
+
+  /** @param {any} one */
+  line(one) {
+    const now = this.panel.link.now();
+    const line = make("tr", one.this ? "nbf-this" : "");
+    const { icon, word, tone } = instanceWords(one);
+    const status = make("td", "nbf-status", "", { "data-tone": tone });
+    status.append(makeIcon(icon), make("span", "", word));
+    const took = one.started && one.ended ? duration(one.ended - one.started) : "";
+    const id = make("td", "nbf-note", one.id);
+    const params = make("td", "nbf-note", one.error || one.params);
+    params.title = one.error || one.params;
+    const acts = make("td", "nbf-acts");
+    if (one.this) acts.append(make("span", "nbf-hint", "shown here"));
+    else {
+      for (const [label, resume] of /** @type {[string, boolean][]} */ ([["Open", false], ...(word === "Interrupted" ? [["Resume", true]] : [])])) {
+        const button = makeButton(label, "", "nbf-small");
+        button.setAttribute("aria-label", `${label} ${one.id}`);
+        button.addEventListener("click", () => this.onOpen(one, resume));
+        acts.append(button);
+      }
+    }
+    line.append(status, id, make("td", "nbf-when", one.started ? moment(one.started, now) : ""), make("td", "nbf-when", took), params, acts);
+    return line;
+  }
+}
+
+const VIEWS = ["Steps", "Timeline", "Events", "Log", "History"];
+
+/** The views of an instance below its header: one is shown at a time. */
+class Body {
+  /**
+   * @param {Panel} panel
+   * @param {Header} header
+   * @param {(instance: any, resume: boolean) => void} onOpen
+   */
+  constructor(panel, header, onOpen) {
+    this.panel = panel;
+    this.view = "Steps";
+    this.root = make("div", "nbf-body");
+    this.tabs = new Tabs("Views", (name) => this.choose(name));
+    this.tabs.root.classList.add("nbf-views");
+    this.nav = make("div", "nbf-nav");
+    this.detail = new StepDetail(panel, () => this.unselect(), () => header.restarting.strip.open(true));
+    this.list = new StepList(
+      panel,
+      (row) => {
+        this.detail.open(row);
+        header.restarting.select(row);
+        this.split.classList.toggle("nbf-split", row !== null);
+      },
+      () => this.detail.focus(),
+    );
+    this.events = new EventsView(panel);
+    this.log = new LogView(panel);
+    this.history = new HistoryView(panel, onOpen);
+    this.split = make("div", "nbf-both");
+    this.split.append(this.list.root, this.detail.root);
+    this.shown = make("div", "nbf-view", "", { role: "tabpanel", id: panel.uid("view") });
+    this.shown.append(this.split, this.events.root, this.log.root, this.history.root);
+    this.nav.append(this.tabs.root, this.list.bar, this.events.bar);
+    this.root.append(this.nav, this.shown);
+    this.choose("Steps");
+  }
+
+  unselect() {
+    this.list.unselect();
+    this.list.grid.focus();
+  }
+
+  /** @param {string} view */
+  choose(view) {
+    this.view = view;
+    this.tabs.set(VIEWS, view, this.shown.id);
+    setAttribute(this.shown, "aria-label", view);
+    const steps = view === "Steps" || view === "Timeline";
+    show(this.split, steps);
+    show(this.list.bar, steps);
+    show(this.events.root, view === "Events");
+    show(this.events.bar, view === "Events");
+    show(this.log.root, view === "Log");
+    show(this.history.root, view === "History");
+    if (steps) this.list.asTimeline(view === "Timeline");
+    else this.other()?.open();
+  }
+
+  /** @returns {EventsView | LogView | HistoryView | null} */
+  other() {
+    return { Events: this.events, Log: this.log, History: this.history }[this.view] ?? null;
+  }
+
+  update() {
+    this.list.update();
+    this.other()?.update();
+    const { row } = this.detail;
+    if (row) this.detail.refresh([...this.list.known.values()].find((known) => String(known.row.key) === String(row.key))?.row);
+  }
+
+  /** @param {number} now */
+  tick(now) {
+    this.list.tick(now);
+    this.detail.tick(now);
+    this.other()?.update();
+  }
+}
+
 // --------------------------------------------------------------------------------------------------------------- render
 
 /**
@@ -2153,17 +3261,20 @@ function watchKernel(model, onGone) {
 /**
  * Keep keys from the notebook's shortcuts: `d d` in the panel must not delete the cell. `/` and `a` are the panel's own.
  * @param {HTMLElement} root
- * @param {StepList} list
+ * @param {Body} body
  * @param {Banners} banners
  */
-function holdKeys(root, list, banners) {
+function holdKeys(root, body, banners) {
   root.setAttribute("data-lm-suppress-shortcuts", "true");
   for (const kind of ["keydown", "keyup", "keypress"]) root.addEventListener(kind, (event) => event.stopPropagation());
   root.addEventListener("keydown", (event) => {
     const target = /** @type {HTMLElement} */ (event.target);
-    if (event.ctrlKey || event.altKey || event.metaKey || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName)) return;
-    if (event.key === "/") list.filter.focus();
-    else if (event.key === "a") banners.focus();
+    const typing = /^(TEXTAREA|SELECT)$/.test(target.tagName) || (target instanceof HTMLInputElement && !/^(checkbox|radio)$/.test(target.type));
+    if (event.ctrlKey || event.altKey || event.metaKey || typing) return;
+    if (event.key === "/") {
+      if (body.view !== "Steps" && body.view !== "Timeline") body.choose("Steps");
+      body.list.filter.focus();
+    } else if (event.key === "a") banners.focus();
     else return;
     event.preventDefault();
   });
@@ -2172,9 +3283,10 @@ function holdKeys(root, list, banners) {
 /**
  * Draw the panel.
  * @param {{model: any, el: HTMLElement}} view
+ * @param {{back?: () => void, resume?: boolean}} [from] the panel that opened it in its place
  * @returns {() => void} takes it away
  */
-function render({ model, el }) {
+function render({ model, el }, from = {}) {
   /** @type {State} */
   let state = model.get("state");
   const prefix = `nbf-${++ids}`;
@@ -2183,6 +3295,9 @@ function render({ model, el }) {
   const notice = make("div", "nbf-notice", "", { role: "status" });
   const stale = make("div", "nbf-stale", "", { role: "status" });
   let said = "";
+  let trouble = "";
+  /** @type {(() => void) | null} */
+  let inner = null;
   /** @type {Panel} */
   const panel = {
     link,
@@ -2199,23 +3314,46 @@ function render({ model, el }) {
   const header = new Header(panel);
   const banners = new Banners(panel);
   const outcome = new Outcome(panel);
-  const detail = new StepDetail(panel, () => {
-    list.unselect();
-    list.grid.focus();
-  });
-  const list = new StepList(
-    panel,
-    (row) => {
-      detail.open(row);
-      body.classList.toggle("nbf-split", row !== null);
-    },
-    () => detail.focus(),
-  );
-  const body = make("div", "nbf-body");
-  body.append(list.root, detail.root);
-  root.append(header.root, stale, notice, banners.root, outcome.root, body, speaker.polite, speaker.assertive);
-  holdKeys(root, list, banners);
+  const body = new Body(panel, header, openInstance);
+  if (from.back) root.append(makeBack(from.back));
+  root.append(header.root, stale, notice, banners.root, outcome.root, body.root, speaker.polite, speaker.assertive);
+  holdKeys(root, body, banners);
+  header.close.addEventListener("click", () => (from.back ? from.back() : closePanel()));
   el.append(root);
+
+  function closePanel() {
+    if (freshness(link, Date.now()).live) click(panel, header.close, { type: "close" });
+    else root.remove(); // nobody is there to empty the output: it is at least out of sight
+  }
+
+  /**
+   * Draw another instance in place of this one.
+   * @param {any} instance
+   * @param {boolean} resume
+   */
+  function openInstance(instance, resume) {
+    link.ask({ type: "open", instance: instance.seq }, async (answer) => {
+      if (!answer.ok) return panel.notice(String(answer.error));
+      try {
+        const other = await model.widget_manager.get_model(answer.model);
+        const close = render({ model: other, el }, { back, resume });
+        inner = close;
+      } catch {
+        panel.notice(`This notebook can't open it in place; in a cell: %workflow show ${instance.id}`);
+        return;
+      }
+      root.hidden = true;
+      /** @type {HTMLElement | null} */ (el.querySelector(".nbflow:not([hidden]) .nbf-back button"))?.focus();
+    });
+  }
+
+  function back() {
+    inner?.();
+    inner = null;
+    root.hidden = false;
+    body.history.open();
+    body.tabs.chosen()?.focus();
+  }
 
   function tick() {
     const { live, grey, text } = freshness(link, Date.now());
@@ -2227,8 +3365,11 @@ function render({ model, el }) {
     if (grey) return;
     header.tick(now);
     for (const banner of banners.shown.values()) banner.tick(now);
-    list.tick(now);
-    detail.tick(now);
+    body.tick(now);
+    if (live && from.resume) {
+      from.resume = false;
+      click(panel, header.resume, { type: "command", control: "resume" });
+    }
   }
 
   function update() {
@@ -2236,8 +3377,7 @@ function render({ model, el }) {
     header.update(now);
     banners.update(now);
     outcome.update();
-    list.update();
-    if (detail.row) detail.refresh([...list.known.values()].find((known) => String(known.row.key) === String(detail.row?.key))?.row);
+    body.update();
     const { head, waits } = state;
     speaker.say(`${statusWords(head).word}: ${progress(head, null)[0]}`);
     if (head.error) speaker.shout(`failed: ${head.error.type}`);
@@ -2271,7 +3411,6 @@ function render({ model, el }) {
     }
     update();
   }
-  let trouble = "";
 
   model.on("change:state", onState);
   model.on("msg:custom", onMessage);
@@ -2287,9 +3426,10 @@ function render({ model, el }) {
   }, 1000);
   panel.notice("");
   update();
-  requestAnimationFrame(() => list.draw());
+  requestAnimationFrame(() => body.list.draw());
   link.hello();
   return () => {
+    inner?.();
     clearInterval(timer);
     unwatch();
     link.close();
@@ -2297,6 +3437,15 @@ function render({ model, el }) {
     model.off("msg:custom", onMessage);
     root.remove();
   };
+}
+
+/** @param {() => void} back */
+function makeBack(back) {
+  const strip = make("div", "nbf-back");
+  const button = makeButton("Back", "left", "nbf-small");
+  button.addEventListener("click", back);
+  strip.append(button);
+  return strip;
 }
 
 export default { render };

@@ -1,0 +1,175 @@
+"""What a panel answers: questions are read, clicks are done. Each in a lane of its own, so either may take its time."""
+
+from typing import TYPE_CHECKING, Any
+
+from nbflow.core.history import StepRecord
+from nbflow.core.model import StepKey
+from nbflow.errors import NotFoundError
+from nbflow.jupyter import details, snapshot
+from nbflow.jupyter.messages import (
+    AskEvents,
+    AskInstances,
+    AskLog,
+    AskPlan,
+    AskRows,
+    AskStep,
+    Click,
+    Command,
+    Control,
+    Decide,
+    OpenInstance,
+    Question,
+    Restart,
+    Retry,
+    Since,
+)
+from nbflow.store.outline import Wanted
+from nbflow.store.views import StepView
+
+if TYPE_CHECKING:
+    from nbflow.engine.instance import WorkflowInstance
+
+INSTANCES = 200
+
+
+def answer(inst: "WorkflowInstance", question: Question, version: int) -> dict[str, Any]:
+    """Read what a page asks for.
+
+    Args:
+        version: of the instance as the page was last told; rows that are newer will be asked for once more, which does no harm.
+
+    Raises:
+        NbflowError: it can't be read.
+    """
+    match question:
+        case AskRows():
+            return {"rows": _rows(inst, question, version)}
+        case AskStep():
+            step = inst.step_of(question.key) or _as_told(inst, question)
+            return {"step": None if step is None else details.detail_json(question.index, step)}
+        case AskEvents():
+            return {"events": _events(inst, question)}
+        case AskLog():
+            return {"log": _log(inst)}
+        case AskInstances():
+            heads = inst.engine.store.heads(inst.workflow_name, limit=INSTANCES)
+            return {"instances": [details.instance_json(inst, head) for head in heads]}
+        case AskPlan():
+            return {"plan": _plan(inst, question)}
+        case OpenInstance():
+            return {"model": _open(inst, question.instance)}
+
+
+def act(inst: "WorkflowInstance", click: Click) -> None:
+    """Do what a click asks for.
+
+    Raises:
+        NbflowError: it could not be done; nothing was.
+    """
+    match click:
+        case Decide():
+            inst.answer(click.name, click.count, click.payload)
+        case Retry():
+            inst.retry_now(click.key)
+        case Restart(since=Since.STALE):
+            stale = getattr(inst, "restart_stale", None)
+            if stale is None:
+                inst.restart(first_stale(inst))
+            else:
+                stale()
+        case Restart():
+            inst.restart(click.key)
+        case Command(control=Control.PAUSE):
+            inst.pause()
+        case Command(control=Control.RESUME):
+            inst.resume()
+        case Command(control=Control.TERMINATE):
+            inst.terminate()
+        case Command(control=Control.TERMINATE_AND_ROLL_BACK):
+            inst.terminate(rollback=True)
+        case Command(control=Control.RETRY_NOW):
+            inst.retry_now()
+
+
+def _rows(inst: "WorkflowInstance", ask: AskRows, version: int) -> dict[str, Any]:
+    wanted = None if not ask.text and ask.state is None and ask.kind is None else _wanted(ask)
+    page = inst.outline(lambda _total: (ask.start, ask.stop), ask.open, wanted)
+    items = [snapshot.line_json(page.start + place, *line) for place, line in enumerate(page.lines)]
+    return {"total": page.total, "start": page.start, "version": version, "items": items}
+
+
+def _wanted(ask: AskRows) -> Wanted:
+    """Whether the list's filter lets a step through."""
+    text = ask.text.casefold()
+
+    def wanted(step: StepRecord) -> bool:
+        if ask.state is not None and step.state is not ask.state:
+            return False
+        if ask.kind is not None and step.key.type is not ask.kind:
+            return False
+        return not text or text in str(step.key).casefold() or text in _outcome(step).casefold()
+
+    return wanted
+
+
+def _outcome(step: StepRecord) -> str:
+    if step.error is not None:
+        return f"{step.error.get('type', '')}: {step.error.get('message', '')}"[:1_000]
+    preview = step.body.get("preview") or {}
+    return str(preview.get("line", ""))
+
+
+def _as_told(inst: "WorkflowInstance", ask: AskStep) -> StepView | None:
+    """The step whose key a page knows only as it was told: names may hold what JSON can't."""
+    told = [ask.key.type.value, ask.key.name, ask.key.count, ask.key.key]
+    return next((step for step in inst.steps if snapshot.key_json(step) == told), None)
+
+
+def _events(inst: "WorkflowInstance", ask: AskEvents) -> dict[str, Any]:
+    entries = [pair for pair in enumerate(inst.history(), 1) if ask.steps or pair[1].step is None]
+    entries.reverse()
+    items = [details.entry_json(entry, place) for place, entry in entries[ask.start : ask.stop]]
+    return {"total": len(entries), "start": ask.start, "items": items}
+
+
+def _log(inst: "WorkflowInstance") -> dict[str, Any]:
+    items: list[dict[str, Any]] = []
+    total = 0
+    for step in inst.steps:
+        told = details.log_json(getattr(step, "log", ()), step)
+        total += told["total"]
+        items += told["items"]
+    items.sort(key=lambda item: item["at"] or 0)
+    return {"total": total, "items": items[-200:]}
+
+
+def _plan(inst: "WorkflowInstance", ask: AskPlan) -> dict[str, Any]:
+    first = first_stale(inst) if ask.since is Since.STALE else ask.key
+    plan = inst.restart_plan(first)
+    names = [snapshot.plain(str(key), 60) for key in plan.again[:6]]
+    since = None if first is None else snapshot.plain(str(first), 120)
+    return {"kept": plan.kept, "again": len(plan.again), "names": names, "asked": plan.asked, "since": since}
+
+
+def first_stale(inst: "WorkflowInstance") -> StepKey:
+    """The first step whose code has changed.
+
+    Raises:
+        NotFoundError: there is none.
+    """
+    for step in inst.steps:
+        if step.stale:
+            return step.key
+    msg = f"no step of instance {inst.id!r} is stale; restart it from the start or from a step"
+    raise NotFoundError(msg)
+
+
+def _open(inst: "WorkflowInstance", created_seq: int) -> str:
+    from nbflow.engine.instance import WorkflowInstance
+    from nbflow.jupyter.panel import panel_for
+
+    head = inst.engine.store.head(created_seq)
+    if head is None or head.workflow != inst.workflow_name:
+        msg = f"workflow {inst.workflow_name!r} has no such instance any more"
+        raise NotFoundError(msg)
+    return str(panel_for(WorkflowInstance(inst.engine, head)).model_id)
