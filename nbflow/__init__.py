@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from nbflow.engine.current import current_engine, sql, workflow
     from nbflow.engine.engine import Engine
     from nbflow.engine.entrypoint import WorkflowEntrypoint
+    from nbflow.engine.executors import dask_executor, process_executor
     from nbflow.engine.instance import Instances, WorkflowInstance
     from nbflow.engine.registry import Workflow
     from nbflow.errors import (
@@ -43,6 +44,7 @@ _HOMES = {
     "nbflow.core.model": ("ErrorInfo", "InstanceStatus", "Status", "Waiting"),
     "nbflow.engine.current": ("current_engine", "sql", "workflow"),
     "nbflow.engine.engine": ("Engine",),
+    "nbflow.engine.executors": ("dask_executor", "process_executor"),
     "nbflow.engine.entrypoint": ("WorkflowEntrypoint",),
     "nbflow.engine.instance": ("Instances", "WorkflowInstance"),
     "nbflow.engine.registry": ("Workflow",),
@@ -105,6 +107,8 @@ __all__ = [
     "WorkflowEntrypoint",
     "WorkflowInstance",
     "current_engine",
+    "dask_executor",
+    "process_executor",
     "register_codec",
     "sql",
     "testing",

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 
 HERE = Path(__file__).parent
 # Quick and deep inside first: what breaks there explains the rest.
-LAYERS = ("core", "values", "store", "engine", "histories", "examples", "jupyter", "crash", "browser")
+LAYERS = ("core", "values", "store", "engine", "histories", "examples", "jupyter", "crash", "executors", "browser")
 MARKED = ("browser", "crash")
 
 settings.register_profile("default", deadline=None)

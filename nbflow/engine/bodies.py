@@ -19,11 +19,12 @@ from nbflow.engine.calls import Call
 from nbflow.engine.context import StepContext, StepName, bind, idempotency_key, is_async
 from nbflow.engine.delays import DelayQuestion
 from nbflow.engine.loop import ACTIVATION
+from nbflow.engine.on_executors import HERE, OnExecutors
 from nbflow.engine.outputs import body_of, encode_result, has_references, is_light, record_bytes, with_values, withheld
 from nbflow.engine.threads import Outcome, ThreadJob, call_in, outcome_of, run_alone
 from nbflow.engine.timers import Timer
 from nbflow.errors import NonRetryableError, NotSerialisableError, RetryAfter, StepTimeoutError, UndecodableError, UsageError
-from nbflow.values import failures
+from nbflow.values import elsewhere, failures
 from nbflow.values.nodes import type_name
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ DOES_NOT_HEAL = (NameError, ImportError, SyntaxError)  # UnboundLocalError is a 
 _KINDS: dict[str, Kind] = {str(kind): kind for kind in Kind}  # calling an enum takes longer
 
 
-class Body:
+class Body(OnExecutors):
     """The body of one step in one activation, over all its attempts."""
 
     def __init__(
@@ -54,10 +55,10 @@ class Body:
         undoable: bool = False,
         sensitive: bool = False,
     ) -> None:
+        super().__init__()
         self.scope, self.call, self.live, self.engine = scope, call, scope.live, scope.engine
         self.fn, self.args, self.config, self.on = fn, args, config, on
         self.parent = context.get(BODY)
-        self.attempt = 0
         self._undoable, self._sensitive = undoable, sensitive
         self._fixed = self._fixed_body()
         self.context = context
@@ -145,7 +146,9 @@ class Body:
     def _start(self) -> None:
         if self._closed:
             return
-        if has_references(self.args):
+        if (on := self.on or self.engine.default_executor) is not None and on not in HERE:
+            self._away = self.engine.executors.launch(self, on)
+        elif has_references(self.args):
             self.engine.threads.submit(contextvars.Context(), partial(with_values, self.args), self._loaded)
         else:
             self._run(self.args)
@@ -306,7 +309,7 @@ class Body:
     def _may_retry(self, error: BaseException) -> bool:
         if isinstance(error, NonRetryableError | NotSerialisableError):
             return False
-        if isinstance(error, DOES_NOT_HEAL) and not self.config.retries_given and _raised_in_notebook(error):
+        if isinstance(error, DOES_NOT_HEAL) and not self.config.retries_given and elsewhere.raised_in_notebook(error):
             return False
         return self.config.errors is None or isinstance(error, (*self.config.errors, RetryAfter))
 
@@ -367,6 +370,8 @@ class Body:
             self._task.cancel()
         if self._job is not None:
             self.live.leftovers.add(self._job, self.key.name)
+        if self._away is not None:
+            self._away.leave()
         self.scope.on_quiet()
 
     # -- context ------------------------------------------------------------------------------------------------------
@@ -384,11 +389,3 @@ class Body:
             index=None,
             idempotency_key=idempotency_key(self.engine.uid, head.created_seq, head.generation, self.key),
         )
-
-
-def _raised_in_notebook(error: BaseException) -> bool:
-    """Whether the innermost frame is the user's own code, not a library's (S22)."""
-    traceback = error.__traceback__
-    while traceback is not None and traceback.tb_next is not None:
-        traceback = traceback.tb_next
-    return traceback is not None and traceback.tb_frame.f_globals.get("__name__") == "__main__"

@@ -16,6 +16,7 @@ from nbflow.core.history import Head
 from nbflow.core.model import Entry, Kind, Owner, Status
 from nbflow.engine import finding, opening
 from nbflow.engine.children import Ends
+from nbflow.engine.executors import Executors
 from nbflow.engine.folds import Folds
 from nbflow.engine.instance import Instances, WorkflowInstance
 from nbflow.engine.live import LiveInstance
@@ -46,6 +47,7 @@ class Engine:
         env: what `self.env` gives beside the workflows.
         max_threads: plain bodies at once, over all instances.
         max_steps: `step.do` calls allowed in one activation (S14).
+        default_executor: name of the executor that bodies without `on=` run on; `on="local"` brings one back here.
         max_running: instances at work at once; waiting ones do not count, the others are `queued` (S5).
         lock_timeout: seconds to wait for the DuckDB file where others hold it; steps never wait for it.
         allow_pickle: pickle results that nothing else can store, and read such ones back, which runs what is in them:
@@ -64,6 +66,7 @@ class Engine:
         env: Mapping[str, Any] | None = None,
         max_threads: int = 64,
         max_steps: int = 10_000,
+        default_executor: str | None = None,
         max_running: int | None = None,
         lock_timeout: float = 10.0,
         allow_pickle: bool = False,
@@ -90,6 +93,7 @@ class Engine:
         self.watch = LoopWatch(self.thread, self._show_all)
         self.timers = Timers(self.thread, self.clock)
         self.threads = BodyThreads(self.thread, max_threads, "nbflow-body")
+        self.executors, self.default_executor = Executors(self), default_executor
         self.ends = Ends(self)
         self.schedules = Schedules(self)
         self.slots, self.waiting = Slots(max_running), Waiting()
@@ -356,6 +360,7 @@ class Engine:
         if not self.thread.here:
             self._wind_down(timeout)
         self.threads.close()
+        self.executors.close()
         for live in tuple(self.live.values()):
             try:
                 with live.lock:

@@ -6,11 +6,23 @@ import msgspec
 
 from nbflow.core.history import StepRecord
 from nbflow.errors import NotSerialisableError, UndecodableError
-from nbflow.values import codec, failures, sealing
+from nbflow.values import codec, failures, sealing, staging
 from nbflow.values.artifacts import ArtifactFolder, ArtifactRef
 
 _SCALARS = frozenset({type(None), bool, int, float})
 _FEW, _SHORT = 64, 4096
+
+
+class Delivered(msgspec.Struct, frozen=True):
+    """A result that was encoded where its body ran; *staged* are its files, not published yet."""
+
+    encoded: codec.Encoded
+    staged: list[staging.Staged]
+
+    def published(self, files: ArtifactFolder) -> codec.Encoded:
+        """The encoded value, its files in their places."""
+        staging.publish(self.staged, files)
+        return self.encoded
 
 
 def is_light(value: object) -> bool:
@@ -24,7 +36,7 @@ def is_light(value: object) -> bool:
         return len(value) <= _FEW and all(_is_atom(item) for item in value.values())  # type: ignore[arg-type, attr-defined]
     if cls is list or cls is tuple:
         return len(value) <= _FEW and all(_is_atom(item) for item in value)  # type: ignore[arg-type, attr-defined]
-    return False
+    return cls is Delivered and not value.staged  # type: ignore[attr-defined]
 
 
 def _is_atom(value: object) -> bool:
@@ -49,6 +61,8 @@ def body_of(encoded: codec.Encoded, *, sensitive: bool = False) -> dict[str, Any
 
 def encode_result(value: object, files: ArtifactFolder, *, sensitive: bool) -> codec.Encoded:
     """Encode what a body gave; what is sensitive is sealed where the environment has a key."""
+    if type(value) is Delivered:
+        return value.published(files)
     if not (sensitive and sealing.wanted()):
         return codec.encode(value, files)
     whole = codec.encode(value, None, with_preview=False)

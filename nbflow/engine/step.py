@@ -64,7 +64,7 @@ class WorkflowStep:
             rollback, rollback_config: undo this step when the instance fails.
             sensitive: "output" keeps the value from every display.
             lazy: give a reference to the stored value.
-            on: where the body runs: None (loop or thread), "main", or a registered executor.
+            on: where the body runs: None (loop or thread), "main", or a name in `engine.executors`.
             concurrent: resolve the dependencies of a decorated function at the same time.
 
         Raises:
@@ -77,7 +77,7 @@ class WorkflowStep:
         if sensitive not in (None, "output"):
             msg = f'sensitive={sensitive!r} of step {name!r}: only "output" is known'
             raise UsageError(msg)
-        self._check_on(on)
+        self._activation.engine.executors.check(on)
         resolved = resolve(name or "step.do", retries=retries, timeout=timeout, config=config)
         handler = _handler(name, rollback, rollback_config)
         options = Options(resolved, on, lazy, concurrent, handler, sensitive is not None)
@@ -254,11 +254,6 @@ class WorkflowStep:
         if body is not None:
             where = f"inside the body of step {str(body.key)!r}"
             msg = f"step.{what} {name!r} was called {where}; move it out of the body, into `run` (S15)"
-            raise UsageError(msg)
-
-    def _check_on(self, on: str | None) -> None:
-        if on not in (None, "main"):
-            msg = f'on={on!r} names no executor; this version runs bodies on the loop, in threads and on "main"'
             raise UsageError(msg)
 
 

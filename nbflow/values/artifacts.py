@@ -78,6 +78,27 @@ class ArtifactFolder:
         finally:
             temporary.unlink(missing_ok=True)
 
+    def adopt(self, source: Path, name: str) -> tuple[str, str, int]:
+        """Give a file that is already in this folder its name; durable when this returns.
+
+        Returns:
+            URI, SHA-256 in hex and size of what was found there.
+
+        Raises:
+            UndecodableError: there is no such file.
+        """
+        try:
+            with os.fdopen(os.open(source, _READ), "rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+                size = os.fstat(file.fileno()).st_size
+        except OSError as error:
+            msg = f"a worker wrote {source.name!r}, and it is not there: {error.strerror}"
+            raise UndecodableError(msg, needs=f"file {source.name}") from error
+        uri, path = self._place(digest, name.rpartition(".")[2])
+        os.replace(source, path)
+        _sync_folder(self.path)
+        return uri, digest, size
+
     def open(self, uri: str, digest: str | None = None) -> BinaryIO:
         """Open an artefact for reading, its content checked first.
 

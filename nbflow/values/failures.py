@@ -30,7 +30,10 @@ _OURS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 # what BaseException itself holds is recorded by name; characters_written is an OSError's count for non-blocking writes
 _PARTS = 20_000  # containers in one attribute: errors are recorded on the workflow loop
-_NOT_ATTRIBUTES = frozenset({"__notes__", "__dict__", "__weakref__", "args", "exceptions", "message", "characters_written"})
+REMOTE = "__nbflow_remote__"  # (record, raised in the notebook) of an error that came from another process
+_NOT_ATTRIBUTES = frozenset(
+    {"__notes__", REMOTE, "__dict__", "__weakref__", "args", "exceptions", "message", "characters_written"}
+)
 _STOPS = (StopIteration, StopAsyncIteration)
 
 name_file: Callable[[str], str] = str
@@ -93,6 +96,8 @@ def _shorten(record: Record, limit: int) -> None:
 
 def _record(error: BaseException, depth: int, seen: set[int]) -> Record:
     seen.add(id(error))
+    if (remote := object.__getattribute__(error, "__dict__").get(REMOTE)) is not None:
+        return {**remote[0]}
     cls = type(error)
     module, qualname, name = own_names(cls)
     record: Record = {
@@ -152,12 +157,13 @@ def _frames(error: BaseException) -> list[Record]:
     for frame, line in _user_frames(error)[-_FRAMES:]:
         code = frame.f_code
         text = linecache.getline(code.co_filename, line or 0, frame.f_globals).strip()
-        name = {"file": _clean(_file_name(code.co_filename), 500), "line": line, "name": _clean(code.co_qualname, 200)}
+        name = {"file": _clean(file_name(code.co_filename), 500), "line": line, "name": _clean(code.co_qualname, 200)}
         result.append({**name, "text": _clean(text, 300)})
     return result
 
 
-def _file_name(file: str) -> str:
+def file_name(file: str) -> str:
+    """How a file is called in tracebacks."""
     try:
         return str(name_file(file))
     except Exception:  # noqa: BLE001 - then it is made without it
@@ -184,7 +190,7 @@ def _stack(error: BaseException) -> str:
     lines = []
     for frame, line in _user_frames(error)[-60:]:
         code = frame.f_code
-        lines.append(f'  File "{_file_name(code.co_filename)}", line {line}, in {code.co_qualname}\n')
+        lines.append(f'  File "{file_name(code.co_filename)}", line {line}, in {code.co_qualname}\n')
         if text := linecache.getline(code.co_filename, line or 0, frame.f_globals).strip():
             lines.append(f"    {text}\n")
     return "Traceback (most recent call last):\n" + "".join(lines) if lines else ""

@@ -1,0 +1,300 @@
+"""A Dask cluster for bodies (`dask_executor`).
+
+What Dask does by default and why it is not used here was measured: equal calls give one result (`pure`), a worker's death
+runs a body up to four times unseen, what a worker cannot unpickle leaves it wedged. So each attempt has a key of its own,
+`pure=False` and `retries=0`, travels as bytes, and is begun by looking up `eval`. Calls that wait for the cluster are made
+in threads, and each has a limit.
+"""
+
+import importlib.util
+import logging
+import threading
+import warnings
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from nbflow import ids
+from nbflow.clock import pause
+from nbflow.engine.desk import Desk
+from nbflow.engine.refusals import without_nbflow
+from nbflow.engine.remote import CALL, differences, versions
+from nbflow.engine.remote_attempt import RemoteAttempt
+from nbflow.errors import UsageError
+from nbflow.values.nodes import type_name
+
+if TYPE_CHECKING:
+    from nbflow.engine.engine import Engine
+
+log = logging.getLogger("nbflow")
+
+LIMIT = 5.0  # seconds for one answer of the scheduler or a worker
+FAST = 1 << 16  # bytes of a reply that are read on the client's loop; larger ones in a thread
+LOOK_EVERY = 1.0  # seconds between two looks at the cluster while attempts wait
+
+
+class DaskCluster:
+    """What `dask_executor` gives: a client, or the address to make one for."""
+
+    def __init__(self, client: Any, *, results: str | None = None) -> None:
+        if isinstance(client, str):
+            self.client, self.address = None, client
+        else:
+            if type(client).__module__.partition(".")[0] != "distributed" or not hasattr(client, "scheduler"):
+                msg = f"dask_executor() got a {type_name(type(client))}: give a distributed.Client, or a scheduler's address"
+                raise UsageError(msg)
+            if client.asynchronous:
+                raise UsageError("dask_executor() got an asynchronous client: give Client(…) without asynchronous=True")
+            self.client, self.address = client, client.scheduler.address
+        self.results = results
+
+    def face(self, name: str, _engine: "Engine") -> "DaskWorkers":
+        """As an engine knows it."""
+        return DaskWorkers(self, name)
+
+    def __repr__(self) -> str:
+        return f"dask_executor({self.address!r})"
+
+
+class _Unreachable(Exception):  # noqa: N818 - turned into a loss
+    """The scheduler does not answer."""
+
+
+class DaskWorkers:
+    """A cluster as one engine uses it."""
+
+    def __init__(self, given: DaskCluster, name: str) -> None:
+        self.name, self.url, self.blind = name, given.results, False
+        self._client: Any = given.client
+        self._address = given.address
+        self._made: Any = None  # a client of ours, in place of one that was lost
+        self._topic = f"nbflow-{ids.new_uid()}"
+        self._desk, self._look_desk = Desk(f"nbflow-{name}"), Desk(f"nbflow-{name}-look")
+        self._lock = threading.RLock()
+        self._flying: dict[str, RemoteAttempt] = {}
+        self._futures: dict[str, Any] = {}
+        self._checked: set[str] = set()
+        self._looking = self._closed = self._waits = False
+
+    @property
+    def wire(self) -> tuple[str, str]:
+        """Workers publish what their bodies say under a topic of ours."""
+        return "dask", self._topic
+
+    # -- what the engine asks -------------------------------------------------------------------------------------------
+
+    def submit(self, attempt: RemoteAttempt) -> None:
+        """Pickle and send it, in a thread of ours."""
+        self._desk.put(partial(self._submit, attempt))
+
+    def leave(self, attempt: RemoteAttempt) -> str:
+        """Tell the cluster that nobody wants it any more: one that runs there goes on, nothing stops it."""
+        with self._lock:
+            self._flying.pop(attempt.key, None)
+            future = self._futures.pop(attempt.key, None)
+        if future is None:
+            return "taken out of its queue"
+        self._forget(future)
+        return f"abandoned, still running on {self.name!r}" if attempt.begun_at is not None else "taken out of its queue"
+
+    def retire(self) -> None:
+        """Another has its name now; what runs on it ends there."""
+        self._desk.close()
+        self._look_desk.close()
+
+    def close(self) -> None:
+        """Let go of what it still does for us, and close a client that we made; the user's own stays open."""
+        self._closed = True
+        with self._lock:
+            futures, self._futures = list(self._futures.values()), {}
+            self._flying.clear()
+        for future in futures:
+            self._forget(future)
+        self.retire()
+        if self._made is not None:
+            self._made.close(timeout=1)
+
+    # -- sending --------------------------------------------------------------------------------------------------------
+
+    def _submit(self, attempt: RemoteAttempt) -> None:
+        if not attempt.wanted or self._closed:
+            return
+        try:
+            request = attempt.pack()
+            client = self._ready()
+            with self._lock:
+                self._flying[attempt.key] = attempt
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Sending large graph")  # arguments are the user's to choose
+                future = client.submit(eval, CALL, {"request": request}, key=attempt.key, pure=False, retries=0)
+        except _Unreachable as error:
+            attempt.lost(str(error))
+            return
+        except BaseException as error:  # noqa: BLE001 - whatever the user's objects raise when they are pickled
+            attempt.refused(error)
+            return
+        with self._lock:
+            self._futures[attempt.key] = future
+        client.loop.add_callback(self._follow, attempt, future)
+        if not attempt.wanted:  # left while it was sent
+            self.leave(attempt)
+        self._look_soon()
+
+    def _ready(self) -> Any:
+        """A client whose scheduler answers and whose workers fit."""
+        client = self._client
+        waited = 0.0
+        while client is not None and client.status == "connecting" and waited < LIMIT:
+            pause(0.05)
+            waited += 0.05
+        if client is None or client.status != "running":
+            client = self._renew()
+        if self._topic not in client._event_handlers:  # noqa: SLF001 - asking the scheduler would take a round trip
+            client.subscribe_topic(self._topic, self._heard)
+            self._check_workers(client)
+        return client
+
+    def _renew(self) -> Any:
+        """A client in the place of one that has lost its scheduler."""
+        from distributed import Client
+
+        old = self._client
+        security = getattr(old, "security", None)
+        try:
+            made = Client(self._address, timeout=LIMIT, set_as_default=False, security=security)
+        except Exception as error:
+            msg = (
+                f"the scheduler at {self._address} does not answer ({type_name(type(error))}): start it again there, or give "
+                f"another cluster: engine.executors[{self.name!r}] = nbflow.dask_executor(client)"
+            )
+            raise _Unreachable(msg) from error
+        if self._made is not None:
+            self._made.close(timeout=1)
+        self._client = self._made = made
+        self._checked.clear()
+        return made
+
+    def _check_workers(self, client: Any) -> None:
+        """Hold the workers' versions against ours before anything is sent: an error now, where later it would be a riddle.
+
+        Raises:
+            UsageError: a worker has no nbflow, or other versions.
+        """
+        addresses = [address for address in self._ask(client.scheduler.ncores, {}) if address not in self._checked]
+        ours = versions()
+        for address in addresses:
+            found = self._ask(client._run, {}, importlib.util.find_spec, "nbflow", workers=[address])  # noqa: SLF001
+            if address in found and found[address] is None:
+                raise without_nbflow(self.name, ImportError(f"worker {address} has none"))
+            theirs = self._ask(client._run, {}, versions, workers=[address]).get(address)  # noqa: SLF001
+            if theirs is None:
+                log.warning("worker %s of executor %r does not answer; the others are used", address, self.name)
+                continue
+            if differ := differences(theirs, ours):
+                msg = f"worker {address} of executor {self.name!r} has {differ}: install the same versions on both sides"
+                raise UsageError(msg)
+            self._checked.add(address)
+
+    def _ask(self, question: Any, default: Any, *args: Any, **keywords: Any) -> Any:
+        """Ask the cluster something; *default* where it does not answer in time."""
+        client = self._client
+        try:
+            return client.sync(question, *args, callback_timeout=LIMIT, **keywords)
+        except Exception as error:  # noqa: BLE001 - a cluster that is going down answers in many ways
+            log.debug("executor %r: %s", self.name, error)
+            return default
+
+    def _forget(self, future: Any) -> None:
+        client = self._client
+        try:
+            client.loop.add_callback(client._cancel, [future])  # noqa: SLF001 - the public one waits for the scheduler
+        except Exception as error:  # noqa: BLE001 - a client that is closed holds nothing any more
+            log.debug("executor %r: %s", self.name, error)
+
+    # -- hearing --------------------------------------------------------------------------------------------------------
+
+    def _heard(self, event: tuple[float, Any]) -> None:
+        message = event[1]
+        attempt = self._flying.get(message.get("key", "")) if isinstance(message, dict) else None
+        if attempt is not None:
+            attempt.told(message)
+
+    async def _follow(self, attempt: RemoteAttempt, future: Any) -> None:
+        """Wait for one attempt on the client's loop; results come over side by side."""
+        try:
+            result = await future._result(raiseit=False)  # noqa: SLF001 - as Dask's own executor does
+            status = future.status
+        except BaseException as error:  # noqa: BLE001 - the scheduler was lost while the result came over
+            result, status = error, "lost"
+        with self._lock:
+            mine = self._futures.pop(attempt.key, None) is future
+            self._flying.pop(attempt.key, None)
+        if not mine or not attempt.wanted:
+            return
+        if status == "finished" and len(result) > FAST:
+            self._look_desk.put(partial(attempt.replied, result))
+        elif status == "finished":
+            attempt.replied(result)
+        elif status == "error":
+            self._failed(attempt, result)
+        else:
+            attempt.lost(f"the cluster at {self._address} has let go of it: its scheduler or the client was lost")
+
+    def _failed(self, attempt: RemoteAttempt, error: BaseException) -> None:
+        name = type_name(type(error)).rpartition(".")[2]
+        if name == "KilledWorker":
+            times = getattr(error, "allowed_failures", 0) + 1
+            tried = "" if times == 1 else f", after {times} tries of the cluster"
+            attempt.lost(f"its worker {error.args[1].address} died{tried}", max(1, times - attempt.body.losses))
+        elif isinstance(error, ImportError):
+            attempt.refused(without_nbflow(self.name, error))
+        else:
+            attempt.lost(f"{name}: {error}")
+
+    # -- looking --------------------------------------------------------------------------------------------------------
+
+    def _look_soon(self) -> None:
+        with self._lock:
+            if self._looking or self._closed:
+                return
+            self._looking = True
+        self._look_desk.put(self._look)
+
+    def _look(self) -> None:
+        """Look at the cluster while attempts are out: which has a worker, are there any workers, is the client there at all.
+
+        A body that holds the GIL, or a worker that was stopped, cannot say itself that it has begun.
+        """
+        while not self._closed:
+            pause(LOOK_EVERY)
+            with self._lock:
+                flying = dict(self._flying)
+                self._looking = bool(flying)
+            if not flying:
+                return
+            client = self._client
+            if client is None or client.status == "closed":
+                self._all_lost(flying)
+                continue
+            waiting = {key: attempt for key, attempt in flying.items() if attempt.begun_at is None}
+            assigned = self._ask(client.scheduler.processing, None, workers=None) if waiting else None
+            if assigned is None:
+                continue
+            for key in (key for keys in assigned.values() for key in keys):
+                if key in waiting:
+                    waiting[key].begun()
+            self._say_waiting(len(waiting), bool(assigned))
+
+    def _all_lost(self, flying: dict[str, RemoteAttempt]) -> None:
+        with self._lock:
+            for key in flying:
+                self._flying.pop(key, None)
+                self._futures.pop(key, None)
+        for attempt in flying.values():
+            attempt.lost(f"the client of the cluster at {self._address} was closed")
+
+    def _say_waiting(self, number: int, has_workers: bool) -> None:
+        if not has_workers and not self._waits:
+            log.warning("executor %r: %d bodies wait for workers; the cluster at %s has none", self.name, number, self._address)
+        elif has_workers and self._waits:
+            log.warning("executor %r: workers have come", self.name)
+        self._waits = not has_workers

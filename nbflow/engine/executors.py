@@ -1,0 +1,154 @@
+"""Executors by name, and the faces under which the engine knows them (API.md §7)."""
+
+import concurrent.futures
+import threading
+from collections.abc import Iterator, MutableMapping
+from typing import TYPE_CHECKING, Any
+
+from nbflow.core import names
+from nbflow.engine.on_executors import HERE
+from nbflow.engine.pools import PoolOf, ThreadsOf
+from nbflow.engine.processes import Processes
+from nbflow.engine.remote_attempt import Place, RemoteAttempt
+from nbflow.errors import UsageError, listed
+from nbflow.values import staging
+from nbflow.values.nodes import type_name
+
+if TYPE_CHECKING:
+    from nbflow.engine.bodies import Body
+    from nbflow.engine.dask_cluster import DaskCluster
+    from nbflow.engine.engine import Engine
+
+
+def process_executor(n: int | None = None) -> Processes:
+    """Give local processes for bodies: started when they are first needed, each with a Python of its own.
+
+    A body that times out or whose instance is terminated is stopped: its process is killed, and no other with it.
+
+    Args:
+        n: how many at once; the number of cores by default.
+    """
+    return Processes(n)
+
+
+def dask_executor(client: Any, *, results: str | None = None) -> "DaskCluster":
+    """Give a Dask cluster for bodies.
+
+    Args:
+        client: a `distributed.Client`, or the scheduler's address.
+        results: where workers put results over 1 MiB when they do not see the store's folder, such as
+            `"s3://bucket/results"`: any URL that fsspec writes; the engine fetches them from there. Without it they come
+            through the cluster's own connections.
+    """
+    from nbflow.engine.dask_cluster import DaskCluster
+
+    return DaskCluster(client, results=results)
+
+
+class Executors(MutableMapping[str, Any]):
+    """`engine.executors`: what `on=` may name. "processes" is there from the start."""
+
+    def __init__(self, engine: "Engine") -> None:
+        self._engine = engine
+        self._given: dict[str, Any] = {}
+        self._places: dict[str, Place] = {}
+        self._root: tuple[str, str] | None = None
+        self._lock = threading.RLock()
+
+    def launch(self, body: "Body", name: str) -> RemoteAttempt:
+        """Start an attempt on the executor of that name; on the loop."""
+        attempt = RemoteAttempt(body, self.place(name))
+        attempt.launch()
+        return attempt
+
+    def root(self) -> tuple[str, str]:
+        """Where the artefacts are, and the mark by which workers know the place."""
+        if self._root is None:
+            folder = self._engine.store.artifacts
+            mark = staging.mark(folder)
+            self._root = str(folder.resolve()), mark
+        return self._root
+
+    def place(self, name: str) -> Place:
+        """The executor of that name as the engine knows it; UsageError lists the known ones."""
+        with self._lock:
+            if (place := self._places.get(name)) is None:
+                place = self._places[name] = _face(self[name], name, self._engine)
+            return place
+
+    def check(self, name: str | None) -> None:
+        """Refuse an `on=` that names nothing."""
+        if name is not None and name not in HERE and (not isinstance(name, str) or name not in self):
+            known = listed([*HERE, *self])
+            msg = f"on={name!r} names no executor; known are {known}; add one: engine.executors[{name!r}] = …"
+            raise UsageError(msg)
+
+    def __getitem__(self, name: str) -> Any:
+        with self._lock:
+            if name == "processes" and name not in self._given:
+                self._given[name] = process_executor()
+            if name not in self._given:
+                msg = f"there is no executor {name!r}; known are {listed([*HERE, *self])}"
+                raise UsageError(msg)
+            return self._given[name]
+
+    def __setitem__(self, name: str, executor: Any) -> None:
+        if not isinstance(name, str) or name in HERE:
+            msg = f"{name!r} cannot name an executor: give text other than {listed(HERE)}"
+            raise UsageError(msg)
+        names.step_name(name)
+        _check(name, executor)
+        with self._lock:
+            old = self._places.pop(name, None)
+            self._given[name] = executor
+        if old is not None:
+            old.retire()
+
+    def __delitem__(self, name: str) -> None:
+        with self._lock:
+            if name not in self._given:
+                raise KeyError(name)
+            del self._given[name]
+            old = self._places.pop(name, None)
+        if old is not None:
+            old.retire()
+
+    def __contains__(self, name: object) -> bool:
+        return name == "processes" or name in self._given
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted({"processes", *self._given}))
+
+    def __len__(self) -> int:
+        return len({"processes", *self._given})
+
+    def close(self) -> None:
+        """End what runs for us, wherever that can be done."""
+        with self._lock:
+            places = list(self._places.values())
+        for place in places:
+            place.close()
+
+
+def _check(name: str, executor: Any) -> None:
+    from nbflow.engine.dask_cluster import DaskCluster
+
+    if isinstance(executor, concurrent.futures.Executor | Processes | DaskCluster):
+        return
+    what = type_name(type(executor))
+    advice = "give a concurrent.futures.Executor, nbflow.process_executor(n) or nbflow.dask_executor(client)"
+    if type(executor).__module__.partition(".")[0] == "distributed":
+        advice = f"wrap it: engine.executors[{name!r}] = nbflow.dask_executor(client)"
+    elif isinstance(executor, type):
+        what, advice = f"the class {executor.__name__}", "make one of it"
+    msg = f"executor {name!r} is {what}, which is no executor: {advice}"
+    raise UsageError(msg)
+
+
+def _face(executor: Any, name: str, engine: "Engine") -> Place:
+    if not isinstance(executor, concurrent.futures.Executor):
+        face: Place = executor.face(name, engine)
+        return face
+    if isinstance(executor, concurrent.futures.ThreadPoolExecutor) and type(executor).__name__ != "InterpreterPoolExecutor":
+        return ThreadsOf(executor, name)
+    return PoolOf(executor, name)

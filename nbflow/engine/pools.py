@@ -1,0 +1,176 @@
+"""Executors of `concurrent.futures`, the user's own: pools of threads, of processes, loky's, Ray's."""
+
+import concurrent.futures
+import threading
+from collections import deque
+from functools import partial
+from typing import Any
+
+from nbflow.engine.desk import Desk
+from nbflow.engine.refusals import shut_down, without_nbflow
+from nbflow.engine.remote import CALL
+from nbflow.engine.remote_attempt import RemoteAttempt
+from nbflow.values.nodes import type_name
+
+
+class ThreadsOf:
+    """A ThreadPoolExecutor: its workers are threads of this process, so bodies run there as they are."""
+
+    url: str | None = None
+    wire = None
+    blind = False
+
+    def __init__(self, executor: concurrent.futures.ThreadPoolExecutor, name: str) -> None:
+        self.name = name
+        self._executor = executor
+        self._futures: dict[RemoteAttempt, concurrent.futures.Future[None]] = {}
+
+    def submit(self, attempt: RemoteAttempt) -> None:
+        """Queue it."""
+        try:
+            future = self._executor.submit(self._run, attempt)
+        except RuntimeError as error:
+            attempt.refused(shut_down(self.name, error))
+            return
+        self._futures[attempt] = future
+        future.add_done_callback(lambda _done: self._futures.pop(attempt, None))
+
+    def _run(self, attempt: RemoteAttempt) -> None:
+        if attempt.wanted:
+            attempt.run_here()
+
+    def leave(self, attempt: RemoteAttempt) -> str:
+        """Take it out of the queue, or leave it to its thread."""
+        future = self._futures.get(attempt)
+        return "taken out of its queue" if future is not None and future.cancel() else "abandoned, still running in its thread"
+
+    def retire(self) -> None:
+        """Another has its name now; it is its maker's to shut down."""
+
+    def close(self) -> None:
+        """It is its maker's to shut down."""
+
+
+class PoolOf:
+    """Any other executor of concurrent.futures: ProcessPoolExecutor, loky, Ray's and others."""
+
+    url: str | None = None
+    wire = None
+
+    def __init__(self, executor: concurrent.futures.Executor, name: str) -> None:
+        self.name, self.blind = name, False
+        self._executor = executor
+        self._remade = False
+        self._size = getattr(executor, "_max_workers", None)
+        self._lock = threading.RLock()
+        self._running: dict[RemoteAttempt, concurrent.futures.Future[bytes]] = {}
+        self._queued: deque[RemoteAttempt] = deque()
+        self._desk = Desk(f"nbflow-{name}")
+
+    def submit(self, attempt: RemoteAttempt) -> None:
+        """Pickle and queue it, in a thread of ours."""
+        self._desk.put(partial(self._submit, attempt))
+
+    def _submit(self, attempt: RemoteAttempt) -> None:
+        if not attempt.wanted:
+            return
+        try:
+            request = attempt.pack()
+        except BaseException as error:  # noqa: BLE001 - whatever the user's objects raise when they are pickled
+            attempt.refused(error)
+            return
+        try:
+            with self._lock:
+                future = self._hand_over(request)
+                self._running[attempt] = future
+                self._queued.append(attempt)
+                self._promote()
+        except RuntimeError as error:
+            attempt.refused(shut_down(self.name, error))
+            return
+        future.add_done_callback(partial(self._done, attempt))
+
+    def _hand_over(self, request: bytes) -> "concurrent.futures.Future[bytes]":
+        executor = self._executor
+        try:
+            return executor.submit(eval, CALL, {"request": request})
+        except concurrent.futures.BrokenExecutor:
+            self._remake(executor)
+            return self._executor.submit(eval, CALL, {"request": request})
+
+    def _promote(self) -> None:
+        """Pools begin in the order of submission: the first of them run, the others wait, their timeouts not begun."""
+        busy = len(self._running) - len(self._queued)
+        while self._queued and (self._size is None or busy < self._size):
+            self._queued.popleft().begun()
+            busy += 1
+
+    def _done(self, attempt: RemoteAttempt, future: "concurrent.futures.Future[bytes]") -> None:
+        with self._lock:
+            if attempt in self._queued:
+                self._queued.remove(attempt)
+            self._running.pop(attempt, None)
+            self._promote()
+        if future.cancelled():
+            attempt.lost("its executor was shut down", int(attempt.begun_at is not None))
+            return
+        error = future.exception()
+        if error is None:
+            attempt.replied(future.result())
+        elif isinstance(error, concurrent.futures.BrokenExecutor):
+            self._remake(self._executor)
+            attempt.lost(f"the pool broke: {str(error) or type_name(type(error))}", int(attempt.begun_at is not None))
+        elif isinstance(error, ImportError):
+            attempt.refused(without_nbflow(self.name, error))
+        else:
+            attempt.lost(f"{type_name(type(error))}: {error}")
+
+    def _remake(self, broken: concurrent.futures.Executor) -> None:
+        """Put a new pool in the place of a broken one, once."""
+        with self._lock:
+            if broken is not self._executor or not getattr(broken, "_broken", True):
+                return
+            made = _another(broken)
+            if made is not None:
+                self._executor, self._remade = made, True
+
+    def leave(self, attempt: RemoteAttempt) -> str:
+        """Take it out of the queue, or leave it to its worker."""
+        with self._lock:
+            future = self._running.get(attempt)
+            if future is None or future.cancel():
+                return "taken out of its queue"
+        return f"abandoned, still running on {self.name!r}"
+
+    def retire(self) -> None:
+        """Another has its name now; what runs on it ends there."""
+        self._desk.close()
+        if self._remade:
+            self._executor.shutdown(wait=False)
+
+    def close(self) -> None:
+        """It is its maker's to shut down; one that we made in its place is ours, with all that is left in it."""
+        with self._lock:
+            running, remade = bool(self._running), self._remade
+        self.retire()
+        if remade and running:
+            for process in list((getattr(self._executor, "_processes", None) or {}).values()):
+                process.kill()
+
+
+def _another(broken: concurrent.futures.Executor) -> concurrent.futures.Executor | None:
+    """A new pool like this one; None where we do not know how it was made."""
+    kind: Any = type(broken)
+    of = vars(broken)
+    if kind is concurrent.futures.ProcessPoolExecutor:
+        more = {"max_tasks_per_child": of["_max_tasks_per_child"]} if of.get("_max_tasks_per_child") else {}
+        made: concurrent.futures.Executor = kind(
+            of["_max_workers"], of["_mp_context"], of["_initializer"], of["_initargs"], **more
+        )
+    elif kind.__module__.partition(".")[0] == "loky":
+        import loky
+
+        made = loky.get_reusable_executor(max_workers=of["_max_workers"])
+    else:
+        return None
+    return made

@@ -1,0 +1,294 @@
+"""One attempt of a body on an executor, as the engine sees it: what goes over, what comes back, what is lost on the way.
+
+A lost worker, pool or scheduler is no failure of the step: the attempt is recorded as interrupted, and the next begins
+within a budget of its own, beside the step's retries (API.md §7).
+"""
+
+import contextvars
+import logging
+import pickle
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from nbflow import ids
+from nbflow.core.durations import text
+from nbflow.engine.context import bind
+from nbflow.engine.outputs import Delivered, with_values
+from nbflow.engine.packing import pack
+from nbflow.engine.remote import Reply, Request, result, versions
+from nbflow.engine.report import this_process
+from nbflow.engine.threads import call_in
+from nbflow.engine.timers import Timer
+from nbflow.errors import StepInterruptedError, StepTimeoutError, UsageError
+from nbflow.values import elsewhere, staging
+
+if TYPE_CHECKING:
+    from nbflow.engine.bodies import Body
+
+log = logging.getLogger("nbflow")
+
+LOSSES = 3  # times that a step may lose what it runs on and be tried again
+UNBEGUN = 10  # the same for attempts that had not begun: they are lost with their neighbours
+DELAYS = (0.0, 1.0, 3.0)  # seconds before the next attempt after a loss: a scheduler needs time to come back
+
+
+class Place(Protocol):
+    """Where bodies run that do not run here: an executor behind one face. Called on the loop, never blocks.
+
+    Attributes:
+        name: as `on=` has it.
+        blind: its workers do not see the store's files: arguments go as values.
+        url: where workers write large results, None for the artefact folder.
+        wire: how output comes back while a body runs; see `Request`.
+    """
+
+    name: str
+    blind: bool
+    url: str | None
+
+    @property
+    def wire(self) -> tuple[str, str] | None:
+        """See the class."""
+        ...
+
+    def submit(self, attempt: "RemoteAttempt") -> None:
+        """Take an attempt; its outcome is told to it, from any thread."""
+        ...
+
+    def leave(self, attempt: "RemoteAttempt") -> str:
+        """Stop caring about an attempt; gives what has become of its body, for the record."""
+        ...
+
+    def retire(self) -> None:
+        """Take nothing more: another has its name now."""
+        ...
+
+    def close(self) -> None:
+        """End what it has started itself."""
+        ...
+
+
+class RemoteAttempt:
+    """Lives on the loop, except for what its executor calls: `pack`, `begun`, `told`, `replied`, `lost`, `refused`.
+
+    Attributes:
+        key: names the attempt on both sides; no other has ever had it.
+        wanted: somebody waits for its outcome.
+        begun_at: when its body began, by the engine's monotonic clock; None while it is queued.
+    """
+
+    def __init__(self, body: "Body", place: Place) -> None:
+        self.body, self.place, self.engine = body, place, body.engine
+        self.attempt = body.attempt
+        self.key = f"{_plain(body.key.name)}-{ids.new_uid()}"
+        self.wanted = True
+        self.begun_at: float | None = None
+        self._run = ""
+        self._blind = place.blind
+        self._context = body.step_context()
+        self._timer: Timer | None = None
+
+    def launch(self) -> None:
+        """Give it to its executor."""
+        self.place.submit(self)
+        self._arm(self._limit)
+
+    # -- the executor's threads -----------------------------------------------------------------------------------------
+
+    def pack(self) -> bytes:
+        """The request, as bytes; UsageError names what cannot go."""
+        body = self.body
+        args = with_values(body.args) if self._blind else body.args
+        code, arguments = pack(body.fn, args, str(body.key))
+        files = body.live.files
+        root, mark = self.engine.executors.root()
+        context = {name: value for name, value in self._context.items() if name != "step" and not name.startswith("_")}
+        context |= {"name": body.key.name, "count": body.key.count}
+        request = Request(
+            versions(),
+            self.key,
+            code,
+            arguments,
+            context,
+            (root, files.relative, mark, self.place.url),
+            self.place.wire,
+            body.seals,
+            this_process(),
+        )
+        return pickle.dumps(request, protocol=5)
+
+    def begun(self) -> None:
+        """Its body runs now."""
+        if self.begun_at is None:
+            self.begun_at = self.engine.clock.monotonic()
+
+    def told(self, message: dict[str, Any]) -> None:
+        """A message of a body that runs: that it has begun, what it printed."""
+        run, ago = message["run"], float(message["ago"])
+        if run != self._run:
+            self.begun_at = self.engine.clock.monotonic() - ago
+            before, self._run = self._run, run
+            if before:
+                self._post(self._ran_again, "the cluster has run it again by itself")
+        if message["items"]:
+            self._post(self._show, [tuple(item) for item in message["items"]])
+
+    def replied(self, data: bytes) -> None:
+        """The worker's reply has come."""
+        try:
+            reply: Reply = pickle.loads(data)  # noqa: S301 - from a worker that the user chose
+        except BaseException as error:  # noqa: BLE001 - half a reply is a loss like any other
+            self.lost(f"its reply cannot be read: {error}")
+            return
+        if not self.wanted:
+            self._drop(reply)
+        elif reply.kind == "blind":
+            self._blind = self.place.blind = True
+            self.place.submit(self)
+        elif reply.kind == "unfit":
+            msg = (
+                f"a worker of executor {self.place.name!r} has {reply.text}: bodies travel as bytecode, so install the same "
+                "versions on both sides"
+            )
+            self.refused(UsageError(msg))
+        else:
+            outcome = _outcome(reply)
+            if self._run and reply.run != self._run:
+                self._post(self._ran_again, "the cluster has run it again by itself")
+            self._run = reply.run
+            self._post(self._ended, outcome, reply)
+
+    def lost(self, why: str, count: int = 1) -> None:
+        """What it ran on is gone; *count* of the budget is used up by that, 0 where it had not begun."""
+        self._post(self._lost, why, count)
+
+    def refused(self, error: BaseException) -> None:
+        """It cannot run there."""
+        self._post(self._refused, error)
+
+    def run_here(self) -> None:
+        """Run the body in the calling thread, for executors whose workers are threads of this process."""
+        self.begun()
+        body = self.body
+        outcome = call_in(body.context.copy(), lambda: result(bind(body.fn, with_values(body.args), lambda: self._context)))
+        self._post(self._ended, outcome, None)
+
+    def _post(self, act: Any, *args: Any) -> None:
+        # Not as arguments: asyncio formats those, and user objects may raise when looked at.
+        self.engine.thread.post(lambda: act(*args))
+
+    # -- the loop -------------------------------------------------------------------------------------------------------
+
+    @property
+    def _limit(self) -> float:
+        return self.body.config.timeout.total_seconds()
+
+    def _arm(self, seconds: float) -> None:
+        self._timer = self.engine.timers.after(seconds, self._look)
+
+    def _look(self) -> None:
+        """Time has passed: it counts from the moment when the body began, and does not count in a queue."""
+        if not self.wanted:
+            return
+        left = self._limit if self.begun_at is None else self.begun_at + self._limit - self.engine.clock.monotonic()
+        if left > 0:
+            self._arm(left)
+            return
+        what = self.leave()
+        msg = f"attempt {self.attempt} took longer than {text(self.body.config.timeout)}; {what}"
+        self.body.arrived(self.attempt, (False, StepTimeoutError(msg)))
+
+    def leave(self) -> str:
+        """Stop caring; gives what has become of the body."""
+        self._settle()
+        return self.place.leave(self)
+
+    def _settle(self) -> None:
+        self.wanted = False
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _ended(self, outcome: tuple[bool, Any], reply: Reply | None) -> None:
+        if not self.wanted:
+            if reply is not None:
+                self.engine.threads.submit(contextvars.Context(), partial(self._drop, reply), _unheard)
+            return
+        self._settle()
+        if reply is not None and reply.output:
+            self._show([tuple(item) for item in reply.output])
+        self.body.arrived(self.attempt, outcome)
+
+    def _refused(self, error: BaseException) -> None:
+        if self.wanted:
+            self._settle()
+            self.body.give_up(error)
+
+    def _lost(self, why: str, count: int) -> None:
+        if not self.wanted:
+            return
+        self._settle()
+        error = StepInterruptedError(f"attempt {self.attempt} was lost with what it ran on: {why}")
+        if self._spend(count):
+            self.body.interrupted(error, DELAYS[min(self.body.losses, len(DELAYS)) - 1] if count else DELAYS[0])
+        else:
+            self.body.give_up(self._given_up(why))
+
+    def _ran_again(self, why: str) -> None:
+        """The cluster has lost the attempt and begun it anew without telling us: recorded as the two attempts they are."""
+        if not self.wanted:
+            return
+        if not self._spend(1):
+            self.leave()
+            self.body.give_up(self._given_up(why))
+            return
+        self.body.interrupted(StepInterruptedError(f"attempt {self.attempt} was lost with its worker: {why}"), None)
+        self.attempt = self.body.ran_again()
+
+    def _spend(self, count: int) -> bool:
+        body = self.body
+        body.losses += count
+        body.unbegun += not count
+        return body.losses <= LOSSES and body.unbegun <= UNBEGUN
+
+    def _given_up(self, why: str) -> BaseException:
+        times = self.body.losses + self.body.unbegun
+        return StepInterruptedError(
+            f"step {str(self.body.key)!r} lost what it ran on {times} times on executor {self.place.name!r}, and is not tried "
+            f"again; the last time: {why}"
+        )
+
+    def _show(self, items: list[tuple[str, Any]]) -> None:
+        """What the body wrote goes where a body here would have written it: to the cell that started the instance."""
+        for stream, content in items:
+            if stream == "progress":
+                continue
+            target = sys.stdout if stream == "stdout" else sys.stderr
+            try:
+                self.body.context.copy().run(target.write, content)
+            except Exception as error:  # noqa: BLE001 - a stream of the user's that is closed
+                log.debug("output of %s is lost: %s", self.body.key, error)
+
+    def _drop(self, reply: Reply) -> None:
+        staging.discard(reply.staged, self.body.live.files)
+
+
+def _outcome(reply: Reply) -> tuple[bool, Any]:
+    if reply.kind == "value":
+        assert reply.value is not None
+        return True, Delivered(reply.value, reply.staged)
+    if reply.kind == "pickled":
+        try:
+            return True, pickle.loads(reply.data)  # noqa: S301 - as above
+        except BaseException as error:  # noqa: BLE001 - a class that the worker has and this kernel does not
+            return False, error
+    return False, elsewhere.error_from_elsewhere(reply.error, ours=reply.ours)
+
+
+def _plain(name: str) -> str:
+    """A step's name as schedulers can show it."""
+    return "".join(letter if letter.isascii() and (letter.isalnum() or letter in "_.") else "_" for letter in name)[:60]
+
+
+def _unheard(_outcome: object) -> None:
+    """Nobody waits for it."""
