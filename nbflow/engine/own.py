@@ -1,6 +1,7 @@
 """Whose code it is: cells, scripts and modules beside the notebook are the user's, what is installed is not (S56)."""
 
 import os
+import site
 import sys
 import sysconfig
 from functools import lru_cache
@@ -9,6 +10,8 @@ from types import CodeType, FunctionType, ModuleType
 _INSTALLED = tuple(
     os.path.join(os.path.realpath(path), "")
     for path in {
+        *site.getsitepackages(),
+        site.getusersitepackages(),
         *(path for name, path in sysconfig.get_paths().items() if name in ("stdlib", "platstdlib", "purelib", "platlib")),
         os.path.dirname(os.path.dirname(os.path.abspath(__file__))),  # nbflow itself
     }

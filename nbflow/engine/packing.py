@@ -6,18 +6,15 @@ name and must be installed over there.
 """
 
 import functools
-import importlib.machinery
 import io
-import os
 import pickle
-import site
 import sys
-import sysconfig
 import threading
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from nbflow.engine.own import owns_module
 from nbflow.errors import UsageError
 from nbflow.values.nodes import type_name
 
@@ -82,23 +79,7 @@ def _local_modules() -> tuple[types.ModuleType, ...]:
 
 
 def _is_local(name: str, module: Any) -> bool:
-    if type(module) is not types.ModuleType or name in ("__main__", "__mp_main__", "nbflow"):
-        return False
-    spec = getattr(module, "__spec__", None)
-    if spec is None:
-        return False
-    if spec.origin in ("built-in", "frozen") or isinstance(spec.loader, importlib.machinery.ExtensionFileLoader):
-        return False
-    places = [spec.origin] if spec.has_location and spec.origin else list(spec.submodule_search_locations or ())
-    return bool(places) and not any(os.path.realpath(place).startswith(_installed()) for place in places)
-
-
-@functools.cache
-def _installed() -> tuple[str, ...]:
-    """Where Python itself and what was installed for it live."""
-    paths = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    paths |= {*site.getsitepackages(), site.getusersitepackages()}
-    return tuple(os.path.join(os.path.realpath(path), "") for path in sorted(filter(None, paths)))
+    return name not in ("__main__", "__mp_main__") and type(module) is types.ModuleType and owns_module(name)
 
 
 # -- pickling -----------------------------------------------------------------------------------------------------------
