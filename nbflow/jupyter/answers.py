@@ -157,9 +157,8 @@ def first_stale(inst: "WorkflowInstance") -> StepKey:
     Raises:
         NotFoundError: there is none.
     """
-    for step in inst.steps:
-        if step.stale:
-            return step.key
+    if stale := inst.view().stale_steps:
+        return stale[0]
     msg = f"no step of instance {inst.id!r} is stale; restart it from the start or from a step"
     raise NotFoundError(msg)
 

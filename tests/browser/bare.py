@@ -41,7 +41,7 @@ window.mount = async ({js, css, state, details, silent, theme, answers}) => {
       return base;
     },
   };
-  const model = {
+  const model = window.model = {
     get: () => kernel.state,
     on: (name, handler) => (handlers[name] ??= []).push(handler),
     off: (name, handler) => { handlers[name] = (handlers[name] ?? []).filter((one) => one !== handler); },

@@ -171,7 +171,7 @@ class PanelPage:
         return self.root.get_by_role("button", name=name, exact=exact)
 
     def tab(self, name: str) -> Locator:
-        return self.root.get_by_role("tab", name=name, exact=True)
+        return self.detail.get_by_role("tab", name=name, exact=True)
 
     def view(self, name: str) -> Locator:
         return self.root.get_by_role("tablist", name="Views").get_by_role("tab", name=name)
