@@ -20,6 +20,7 @@ from nbflow.core.names import step_name
 from nbflow.engine.bodies import BODY
 from nbflow.engine.calls import Call, unseen, unseen_failure
 from nbflow.engine.loop import ACTIVATION, keep_for_ever
+from nbflow.engine.output import OUTPUT
 from nbflow.engine.outputs import failure_of, is_artifact, reference
 from nbflow.engine.scope import Scope
 from nbflow.errors import StopSignal, UndecodableError, UsageError
@@ -75,6 +76,7 @@ class Activation(Scope):
     def start(self, context: contextvars.Context) -> None:
         """Call `run`, in a copy of the context of the cell that started it, so that its prints go there."""
         context.run(ACTIVATION.set, self)
+        context.run(OUTPUT.set, None)
         context.run(BODY.set, None)  # a body may have created or resumed it: it is no part of that body
         self._main = context.run(asyncio.Task, self._run(), loop=self.engine.loop, context=context)
         self.tasks.add(self._main)

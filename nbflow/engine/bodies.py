@@ -17,14 +17,14 @@ from nbflow.core.durations import duration, text
 from nbflow.core.model import Kind, StepKey
 from nbflow.engine.calls import Call
 from nbflow.engine.context import StepContext, StepName, bind, idempotency_key, is_async
-from nbflow.engine.delays import DelayQuestion
+from nbflow.engine.delays import DelayQuestion, may_retry
 from nbflow.engine.loop import ACTIVATION
 from nbflow.engine.on_executors import HERE, OnExecutors
 from nbflow.engine.outputs import body_of, encode_result, has_references, is_light, record_bytes, with_values, withheld
 from nbflow.engine.threads import Outcome, ThreadJob, call_in, outcome_of, run_alone
 from nbflow.engine.timers import Timer
-from nbflow.errors import NonRetryableError, NotSerialisableError, RetryAfter, StepTimeoutError, UndecodableError, UsageError
-from nbflow.values import elsewhere, failures
+from nbflow.errors import NotSerialisableError, RetryAfter, StepTimeoutError, UndecodableError, UsageError
+from nbflow.values import failures
 from nbflow.values.nodes import type_name
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ BODY: contextvars.ContextVar["Body | None"] = contextvars.ContextVar("nbflow_bod
 """The step whose body runs in this context."""
 
 GRACE = 5.0  # seconds a cancelled async body has to end before its attempt is closed without it
-DOES_NOT_HEAL = (NameError, ImportError, SyntaxError)  # UnboundLocalError is a NameError (S22)
 
 _KINDS: dict[str, Kind] = {str(kind): kind for kind in Kind}  # calling an enum takes longer
 
@@ -59,7 +58,7 @@ class Body(OnExecutors):
         self.scope, self.call, self.live, self.engine = scope, call, scope.live, scope.engine
         self.fn, self.args, self.config, self.on = fn, args, config, on
         self.parent = context.get(BODY)
-        self._undoable, self._sensitive = undoable, sensitive
+        self._undoable, self.sensitive = undoable, sensitive
         self._fixed = self._fixed_body()
         self.context = context
         context.run(ACTIVATION.set, None)
@@ -146,6 +145,7 @@ class Body(OnExecutors):
     def _start(self) -> None:
         if self._closed:
             return
+        self._begin_output()
         if (on := self.on or self.engine.default_executor) is not None and on not in HERE:
             self._away = self.engine.executors.launch(self, on)
         elif has_references(self.args):
@@ -246,6 +246,7 @@ class Body(OnExecutors):
             self._timer.cancel()
             self._timer = None
         self._task = self._job = None
+        self._finish_output()
         succeeded, result = outcome
         if not succeeded:
             self._attempt_failed(result)
@@ -258,7 +259,7 @@ class Body(OnExecutors):
 
     def _encode(self, value: object) -> Outcome:
         try:
-            return True, encode_result(value, self.live.files, sensitive=self._sensitive)
+            return True, encode_result(value, self.live.files, sensitive=self.sensitive)
         except NotSerialisableError as error:
             failed = NotSerialisableError(f"step {str(self.key)!r} returned what cannot be stored: {error}")
             return False, failed.with_traceback(error.__traceback__)
@@ -272,7 +273,7 @@ class Body(OnExecutors):
         if not succeeded:
             self._attempt_failed(result)
             return
-        body = self._attempt_body() | body_of(result, sensitive=self._sensitive)
+        body = self._attempt_body() | body_of(result, sensitive=self.sensitive)
         self._close()
         self.scope.ended(self._kind("finished"), self.call, body, result.data)
 
@@ -294,7 +295,7 @@ class Body(OnExecutors):
             self._close()  # restarted at this moment, in another thread
             return
         failed = record.failures + 1
-        if self.scope.failure is not None or not self._may_retry(error) or not replay.retries_left(self.config.limit, failed):
+        if self.scope.failure is not None or not may_retry(self.config, error, failed):
             self.fail(error)
         elif isinstance(error, RetryAfter):
             try:
@@ -306,18 +307,11 @@ class Body(OnExecutors):
         else:
             self.retry(error, delay_after(self.config, failed))
 
-    def _may_retry(self, error: BaseException) -> bool:
-        if isinstance(error, NonRetryableError | NotSerialisableError):
-            return False
-        if isinstance(error, DOES_NOT_HEAL) and not self.config.retries_given and elsewhere.raised_in_notebook(error):
-            return False
-        return self.config.errors is None or isinstance(error, (*self.config.errors, RetryAfter))
-
     def retry(self, error: BaseException, delay: timedelta) -> None:
         """The attempt has failed, and another comes after *delay*."""
         due = self.engine.clock.now() + delay
         record = failures.record_error(error)
-        shown = withheld(record) if self._sensitive else record
+        shown = withheld(record) if self.sensitive else record
         body = self._attempt_body() | {"error": shown, "retry_at": due.isoformat()}
         self._running = False
         self.scope.in_flight -= 1
@@ -330,7 +324,7 @@ class Body(OnExecutors):
         record = failures.record_error(error)
         self.call.original = error
         self._close()
-        if self._sensitive:  # what `run` gets is kept apart from what is shown
+        if self.sensitive:  # what `run` gets is kept apart from what is shown
             body, value = self._attempt_body() | {"error": withheld(record)}, record_bytes(record, self.live.files)
             self.scope.ended(self._kind("failed"), self.call, body, value)
         else:
@@ -348,7 +342,7 @@ class Body(OnExecutors):
             body["parent"] = str(self.parent.key)
         if self._undoable:
             body["rollback"] = True
-        if self._sensitive:
+        if self.sensitive:
             body["sensitive"] = True
         return body
 
@@ -364,6 +358,7 @@ class Body(OnExecutors):
         if self._closed:
             return
         self._close()
+        self._finish_output()
         if self._timer is not None:
             self._timer.cancel()
         if self._task is not None:
@@ -380,6 +375,7 @@ class Body(OnExecutors):
         """What the body, or a delay function, is told."""
         head = self.live.history.head
         return StepContext(
+            self.output,
             step=StepName(name=self.key.name, count=self.key.count),
             attempt=self.attempt,
             config=as_mapping(self.config),

@@ -3,13 +3,11 @@
 import functools
 import hashlib
 import inspect
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from nbflow.core.model import StepKey
-
-log = logging.getLogger("nbflow")
+from nbflow.engine.output import Output
 
 
 class Fields(Mapping[str, Any]):
@@ -51,15 +49,21 @@ class StepContext(Fields):
         idempotency_key: 32 hex digits, the same for every attempt and replay of this step and for no other (S11).
     """
 
+    __slots__ = ("_output",)
+
+    def __init__(self, output: Output | None = None, /, **fields: Any) -> None:
+        self._output = output
+        super().__init__(**fields)
+
     def log(self, text: object) -> None:
         """Write a line to the step's log."""
-        log.info("%s: %s", self.step.name, text)
+        if self._output is not None:
+            self._output.line(str(text))
 
     def progress(self, done: float, total: float | None = None, note: str | None = None) -> None:
-        """Say how far the body is."""
-        report = self.__dict__.get("_report")
-        if report is not None:
-            report(done, total, note)
+        """Say how far the body is: a bar in the step's row while it runs."""
+        if self._output is not None:
+            self._output.progress(done, total, note)
 
 
 def idempotency_key(store: str, created_seq: int, generation: int, key: StepKey) -> str:

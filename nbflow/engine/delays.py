@@ -1,19 +1,33 @@
-"""Ask a user's delay function how long a retry waits (S24)."""
+"""Whether a failed attempt is followed by another, and how long a user's delay function has it wait (S22, S24)."""
 
 from functools import partial
 from typing import TYPE_CHECKING
 
-from nbflow.core.config import scaled
+from nbflow.core.config import ResolvedConfig, scaled
 from nbflow.core.durations import duration
+from nbflow.core.replay import retries_left
 from nbflow.engine.context import is_async
 from nbflow.engine.threads import Outcome
 from nbflow.engine.timers import Timer
-from nbflow.errors import UsageError
+from nbflow.errors import NonRetryableError, NotSerialisableError, RetryAfter, UsageError
+from nbflow.values import elsewhere
 
 if TYPE_CHECKING:
     from nbflow.engine.bodies import Body
 
 LIMIT = 5.0  # seconds it has to answer
+DOES_NOT_HEAL = (NameError, ImportError, SyntaxError)  # UnboundLocalError is a NameError (S22)
+
+
+def may_retry(config: ResolvedConfig, error: BaseException, failed: int) -> bool:
+    """Whether an attempt is left after *failed* ones, and may heal the error."""
+    if not retries_left(config.limit, failed):
+        return False
+    if isinstance(error, NonRetryableError | NotSerialisableError):
+        return False
+    if isinstance(error, DOES_NOT_HEAL) and not config.retries_given and elsewhere.raised_in_notebook(error):
+        return False
+    return config.errors is None or isinstance(error, (*config.errors, RetryAfter))
 
 
 class DelayQuestion:

@@ -22,6 +22,7 @@ from nbflow.engine.instance import Instances, WorkflowInstance
 from nbflow.engine.live import LiveInstance
 from nbflow.engine.loop import LoopThread
 from nbflow.engine.news import News
+from nbflow.engine.output import Outputs
 from nbflow.engine.registry import Registry, Workflow
 from nbflow.engine.schedules import Schedules
 from nbflow.engine.slots import Slots, Waiting
@@ -81,10 +82,8 @@ class Engine:
         self.store: Store = store or open_store(path, self.notebook, lock_timeout, self.clock)
         self.engine_id, self.uid = self.store.engine_id, self.store.uid
         self._env: dict[str, Any] = dict(env or {})
-        self.max_steps, self.allow_pickle = max_steps, allow_pickle
-        self.notify = notify
-        self.folds = Folds(self.store)
-        self.feed = Feed()
+        self.max_steps, self.allow_pickle, self.notify = max_steps, allow_pickle, notify
+        self.folds, self.feed, self.outputs = Folds(self.store), Feed(), Outputs(self)
         self.live: dict[int, LiveInstance] = {}
         self.registry = Registry(self)
         self.main_queue = MainQueue()
@@ -359,6 +358,7 @@ class Engine:
         self.watch.end()
         if not self.thread.here:
             self._wind_down(timeout)
+        self.outputs.close()
         self.threads.close()
         self.executors.close()
         for live in tuple(self.live.values()):

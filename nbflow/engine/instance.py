@@ -12,19 +12,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from nbflow.core.history import Head, History, StepRecord
-from nbflow.core.model import (
-    FINISHED,
-    Entry,
-    InstanceStatus,
-    Status,
-    StepKey,
-    StepState,
-)
+from nbflow.core.log import LogItem
+from nbflow.core.model import FINISHED, Entry, InstanceStatus, Status, StepKey, StepState
 from nbflow.core.plans import RestartPlan, restart_plan
 from nbflow.engine import control
 from nbflow.engine.codes import code_of, code_same
 from nbflow.engine.current import panel_of
 from nbflow.engine.live import LiveInstance
+from nbflow.engine.log import Log
+from nbflow.engine.output import log_of
 from nbflow.engine.outputs import REDACTED
 from nbflow.engine.waiting import finished_by_polling, following, wait_until
 from nbflow.errors import InstanceFailedError, InvalidStatusError, NotFoundError, UsageError
@@ -159,7 +155,17 @@ class WorkflowInstance:
             return restart_plan(history, from_step)
 
     def _step_view(self, history: History, step: StepRecord) -> StepView:
-        return step_view(step, history.replayed, partial(self._load, step), code_of(self._engine, step, self._live()))
+        code = code_of(self._engine, step, self._live())
+        log, progress = partial(self._read_log, step), None if (kept := self._log(step)) is None else kept.progress
+        return step_view(step, history.replayed, partial(self._load, step), code, log, progress)
+
+    def _log(self, step: StepRecord) -> Log | None:
+        """What a running attempt puts out."""
+        live = self._live()
+        return None if live is None else live.outputs.get(step.key)
+
+    def _read_log(self, step: StepRecord) -> tuple[LogItem, ...]:
+        return log_of(self._engine, self.created_seq, step, self._log(step))
 
     def _load(self, step: StepRecord) -> object:
         if step.value is None or step.state is not StepState.FINISHED:

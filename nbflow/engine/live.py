@@ -21,6 +21,7 @@ from nbflow.engine.calls import noted
 from nbflow.engine.codes import Codes
 from nbflow.engine.entrypoint import make_event
 from nbflow.engine.leftovers import Leftovers
+from nbflow.engine.log import Log
 from nbflow.engine.outputs import body_of, encode_output, is_light, tells_of, withheld
 from nbflow.engine.rest import Rest
 from nbflow.engine.rolling import Rollback
@@ -61,8 +62,8 @@ class LiveInstance:
         self.waits: dict[StepKey, Wait] = {}
         self.retries: dict[StepKey, Callable[[], None]] = {}
         self.unreached: tuple[StepKey, ...] = ()
-        self.lost = False
-        self.code_changed = False
+        self.outputs: dict[StepKey, Log] = {}
+        self.lost = self.code_changed = False
         self._changed = threading.Condition()
         self._waiters = 0
         self._files: ArtifactFolder | None = None

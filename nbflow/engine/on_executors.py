@@ -1,8 +1,11 @@
 """The part of a body that is about executors: what an attempt over there comes to, and what is recorded of losses."""
 
+import contextvars
 from typing import TYPE_CHECKING, Any
 
 from nbflow.core.model import Kind
+from nbflow.engine import tap
+from nbflow.engine.output import OUTPUT, Output
 from nbflow.engine.threads import Outcome
 from nbflow.engine.timers import Timer
 from nbflow.values import failures, sealing
@@ -10,6 +13,7 @@ from nbflow.values import failures, sealing
 if TYPE_CHECKING:
     from nbflow.engine.calls import Call
     from nbflow.engine.engine import Engine
+    from nbflow.engine.live import LiveInstance
     from nbflow.engine.remote_attempt import RemoteAttempt
     from nbflow.engine.scope import Scope
 
@@ -22,6 +26,7 @@ class OnExecutors:
 
     Attributes:
         attempt: number of the latest, 1-based.
+        output: where the latest puts out what it prints.
         losses: attempts that were lost with what they ran on.
         unbegun: those of them that had not begun.
     """
@@ -29,22 +34,25 @@ class OnExecutors:
     scope: "Scope"
     engine: "Engine"
     call: "Call"
+    live: "LiveInstance"
+    context: contextvars.Context
     _timer: Timer | None
     _awaited: int
     _running: bool
     _closed: bool
     _started_at: str
     _fixed: dict[str, Any]
-    _sensitive: bool
+    sensitive: bool
 
     def __init__(self) -> None:
         self.attempt = self.losses = self.unbegun = 0
         self._away: RemoteAttempt | None = None
+        self.output: Output | None = None
 
     @property
     def seals(self) -> bool:
         """Whether the value is a secret that is written sealed, which only this process can do."""
-        return self._sensitive and sealing.wanted()
+        return self.sensitive and sealing.wanted()
 
     def arrived(self, attempt: int, outcome: Outcome) -> None:
         """An attempt has ended."""
@@ -58,6 +66,7 @@ class OnExecutors:
         """
         if self._closed:
             return
+        self._finish_output()
         body = self._attempt_body() | {"error": failures.record_error(error)}
         self.scope.unacked += 1
         self.scope.record(self._kind("interrupted"), self.call.key, body, acked=self.scope.acked)
@@ -74,6 +83,7 @@ class OnExecutors:
         entry = self.scope.record(self._kind("started"), self.call.key, self._fixed | {"attempt": self.attempt})
         if entry is not None:
             self._started_at = entry.recorded_at.isoformat()
+            self._begin_output()
         return self.attempt
 
     def give_up(self, error: BaseException) -> None:
@@ -81,6 +91,16 @@ class OnExecutors:
         self._away, self._awaited = None, 0
         if not self._closed:
             self.fail(error)
+
+    def _begin_output(self) -> None:
+        """What is put out from now on is the present attempt's."""
+        self.output = Output(self, self.attempt, self._started_at, tap.ensure(self.engine))
+        self.context.run(OUTPUT.set, self.output)
+
+    def _finish_output(self) -> None:
+        """What the attempt has put out is recorded before its end is."""
+        if self.output is not None:
+            self.output.finish()
 
     def _again(self) -> None:
         if self._closed:

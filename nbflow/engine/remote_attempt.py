@@ -7,7 +7,6 @@ within a budget of its own, beside the step's retries (API.md §7).
 import contextvars
 import logging
 import pickle
-import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -259,15 +258,18 @@ class RemoteAttempt:
         )
 
     def _show(self, items: list[tuple[str, Any]]) -> None:
-        """What the body wrote goes where a body here would have written it: to the cell that started the instance."""
+        """What the body wrote goes where a body here would have written it: into the step's log."""
+        output = self.body.output
+        if output is None:
+            return
         for stream, content in items:
             if stream == "progress":
+                output.progress(*content)
                 continue
-            target = sys.stdout if stream == "stdout" else sys.stderr
             try:
-                self.body.context.copy().run(target.write, content)
+                self.body.context.copy().run(output.extend, [(stream, content, None)])
             except Exception as error:  # noqa: BLE001 - a stream of the user's that is closed
-                log.debug("output of %s is lost: %s", self.body.key, error)
+                log.debug("output of %s is not shown: %s", self.body.key, error)
 
     def _drop(self, reply: Reply) -> None:
         staging.discard(reply.staged, self.body.live.files)

@@ -14,6 +14,7 @@ from nbflow.engine.activation import RollbackHandler
 from nbflow.engine.bodies import BODY, Body
 from nbflow.engine.calls import Call
 from nbflow.engine.context import is_async
+from nbflow.engine.output import OUTPUT
 from nbflow.engine.scope import Scope
 from nbflow.values import codec
 
@@ -81,6 +82,7 @@ class Rollback(Scope):
         order = known.order if known is not None else self.live.history.last_order + 1
         call = Call(key, order, self.engine.loop.create_future())
         context = self._context.copy()
+        context.run(OUTPUT.set, None)
         context.run(BODY.set, None)  # as for `run`: whoever asked for it may be a body
         body = self._body = Body(self, call, self._bound(fn, step), (), config, None, context)
         match replay.decide(known, StepType.DO):

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from nbflow.core.history import Head
-from nbflow.core.model import Draft, Entry, Kind, Owner
+from nbflow.core.log import LogChunk
+from nbflow.core.model import Draft, Entry, Kind, Owner, StepKey
 
 Decision = tuple[Kind, dict[str, Any], bytes | None]
 """An entry to write on behalf of somebody who is not the owner: kind, body, value."""
@@ -57,6 +58,14 @@ class Store(Protocol):
         next batch, or within a second. Entries of one thread keep their order. Raises StoreError when the journal has
         failed for good.
         """
+        ...
+
+    def append_log(self, chunk: LogChunk) -> None:
+        """Journal what an attempt put out; as an entry without *acked*."""
+        ...
+
+    def read_log(self, created_seq: int, key: StepKey) -> list[LogChunk]:
+        """What all attempts of a step have put out, those that a restart dropped too; in no order."""
         ...
 
     def write(self) -> None:

@@ -13,7 +13,8 @@ from typing import Any
 
 import duckdb
 
-from nbflow.core.model import Entry, Kind
+from nbflow.core.log import LogChunk
+from nbflow.core.model import Entry, Kind, StepKey
 from nbflow.errors import StoreCorruptError, StoreError, StoreVersionError
 from nbflow.store import lines
 from nbflow.store.layout import Layout, sync_folder, unwritable
@@ -86,6 +87,22 @@ where s.source is not null and s.source not in (select hash from nb.sources)
 group by s.source
 """
 
+_LOG_SHAPE = (
+    '{"created_seq":"BIGINT","type":"VARCHAR","step":"VARCHAR","count":"INTEGER","key":"VARCHAR","attempt":"INTEGER",'
+    '"started_at":"TIMESTAMPTZ","part":"INTEGER","items":"VARCHAR"}'
+)
+_LOGS = f"""
+insert into nb.log_chunks
+with parsed as materialized (
+  select from_json(line, '{{"log":{_LOG_SHAPE}}}') as l
+  from (select unnest(string_split($1, chr(10))) as line)
+  where contains(line, '"log":')
+)
+select unnest(l.log)
+from parsed
+where l.log is not null
+"""  # noqa: S608 - no text of a user is in it
+
 
 class HeldError(Exception):
     """Somebody outside has the DuckDB file open; the text says who."""
@@ -114,8 +131,17 @@ def quoted(text: str | Path) -> str:
 
 
 def schema() -> str:
-    """The text of schema.sql."""
-    return files("nbflow.store").joinpath("schema.sql").read_text(encoding="utf-8")
+    """The text of schema.sql and logs.sql."""
+    return f"{_text('schema.sql')}\n{log_schema()}"
+
+
+def log_schema() -> str:
+    """The text of logs.sql."""
+    return _text("logs.sql")
+
+
+def _text(name: str) -> str:
+    return files("nbflow.store").joinpath(name).read_text(encoding="utf-8")
 
 
 def make_schema(connection: duckdb.DuckDBPyConnection, meta: dict[str, str]) -> None:
@@ -259,6 +285,18 @@ class Database:
         """Entries that fulfil a condition, oldest first."""
         return [entry_of(row) for row in self.rows(f"select {COLUMNS} from nb.entries where {condition}", values)]  # noqa: S608
 
+    def log(self, created_seq: int, key: StepKey) -> list[LogChunk]:
+        """What all attempts of a step have put out."""
+        query = (
+            "select created_seq, type, step, count, attempt, epoch_us(started_at), part, items, key from nb.log_chunks "
+            "where created_seq = $1 and type = $2 and step = $3 and count = $4 and key is not distinct from $5"
+        )
+        found = self.rows(query, [created_seq, key.type.value, key.name, key.count, key.key])
+        return [
+            LogChunk(seq, type_, step, count, attempt, _EPOCH + timedelta(microseconds=micros), part, items, map_key)
+            for seq, type_, step, count, attempt, micros, part, items, map_key in found
+        ]
+
     def load(self, data: bytes, base: int) -> int:
         """Append a stretch of a journal, seqs from *base* + 1 on; gives the number of rows."""
         text = data.decode()
@@ -269,6 +307,8 @@ class Database:
             self.connection.execute("pragma enable_optimizer")
         if lines.holds_sources(data):
             self.rows(_SOURCES, [text])
+        if lines.holds_logs(data):
+            self.rows(_LOGS, [text])
         return count
 
     def write(self, entries: Iterable[Entry], base: int) -> None:

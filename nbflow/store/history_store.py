@@ -13,9 +13,10 @@ from typing import Any, TypeVar
 from nbflow import ids
 from nbflow.clock import Clock, SystemClock
 from nbflow.core.history import Head
-from nbflow.core.model import Draft, Entry, Owner
+from nbflow.core.log import LogChunk
+from nbflow.core.model import Draft, Entry, Owner, StepKey
 from nbflow.errors import StoreError, StoreLockedError
-from nbflow.store import direct, lines, migrate, queries, segments, upkeep
+from nbflow.store import direct, lines, queries, segments, upkeep
 from nbflow.store import journal as journals
 from nbflow.store import lease as leases
 from nbflow.store.database import Database, connect
@@ -144,6 +145,14 @@ class FileStore:
     def append(self, entry: Entry, acked: Callable[[], None] | None = None) -> None:
         """Journal an entry; see `Store.append`."""
         self._journal.append(lines.of_entry(entry), acked)
+
+    def append_log(self, chunk: LogChunk) -> None:
+        """Journal what an attempt put out; see `Store.append_log`."""
+        self._journal.append(lines.of_log(chunk))
+
+    def read_log(self, created_seq: int, key: StepKey) -> list[LogChunk]:
+        """What all attempts of a step have put out."""
+        return self._fresh(lambda session: session.log(created_seq, key))
 
     def write(self) -> None:
         """Put everything appended so far into the journal's file; see `Store.write`."""
@@ -308,20 +317,8 @@ class FileStore:
             except StoreLockedError:
                 return None
 
-        entries = self._ask(count)
-        folder = self._layout.journal
-        end = self._journal.synced
-        return {
-            "path": str(self.path),
-            "size": self._layout.file.stat().st_size,
-            "entries": entries,
-            "journalled": segments.count_entries(folder, self.engine_id, self._desk.own, end),
-            "holder": self._loader.held_by,
-            "engines": sum(bool(leases.lives(folder, engine)) for engine in segments.engines(folder)),
-            "uid": self.uid,
-            "schema": migrate.SCHEMA,
-            "warnings": list(self.warnings),
-        }
+        known = {"entries": self._ask(count), "uid": self.uid, "warnings": list(self.warnings)}
+        return upkeep.facts(self._loader, self._journal.synced) | known
 
     # -- keeping house ------------------------------------------------------------------------------------------------
 

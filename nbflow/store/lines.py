@@ -2,6 +2,7 @@
 
     {"f":"<length><crc>","kind":"do.finished","created_seq":1,…}      an entry
     {"f":"<length><crc>","source":"<hash>","text":"…"}                a source text
+    {"f":"<length><crc>","log":{"created_seq":1,…}}                   what an attempt put out
     {"f":"<length><crc>","journal":1,"store":"<uid>","synced":4096}   the header of a batch
 
 Each line is whole JSON, so DuckDB reads a stretch of a journal as it is and the frame costs no parsing of its own.
@@ -14,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from nbflow.core.log import LogChunk
 from nbflow.core.model import Entry
 from nbflow.errors import UsageError
 
@@ -21,6 +23,7 @@ FORMAT = 1
 FRAME = len('{"f":"0000000000000000",')
 _HEADER = b'"journal":'
 _SOURCE = b'"source":'
+_LOG = b'"log":'
 
 
 class _Line(msgspec.Struct, omit_defaults=True):
@@ -45,6 +48,10 @@ class _Header(msgspec.Struct):
 class _Source(msgspec.Struct):
     source: str
     text: str
+
+
+class _Log(msgspec.Struct):
+    log: LogChunk
 
 
 _encode = msgspec.json.Encoder().encode
@@ -113,6 +120,11 @@ def of_source(code_hash: str, text: str) -> bytes:
     return _encode(_Source(code_hash, text.encode("utf-8", "backslashreplace").decode()))
 
 
+def of_log(chunk: LogChunk) -> bytes:
+    """A part of a log as JSON, not framed yet."""
+    return _encode(_Log(chunk))
+
+
 def header(store: str, synced: int) -> bytes:
     """The first line of a batch, framed: up to where the journal was synced when it was written."""
     return framed(_encode(_Header(FORMAT, store, synced)))
@@ -179,6 +191,11 @@ def store_of(data: bytes) -> str | None:
 def holds_sources(data: bytes) -> bool:
     """Whether source texts may be among these lines."""
     return b'",' + _SOURCE in data
+
+
+def holds_logs(data: bytes) -> bool:
+    """Whether parts of logs may be among these lines."""
+    return b'",' + _LOG in data
 
 
 def is_entry(data: bytes, start: int) -> bool:

@@ -10,7 +10,8 @@ from typing import Any
 from nbflow import ids
 from nbflow.clock import Clock, SystemClock
 from nbflow.core.history import Head, fold_head
-from nbflow.core.model import FENCES, Draft, Entry, Kind, Owner
+from nbflow.core.log import LogChunk
+from nbflow.core.model import FENCES, Draft, Entry, Kind, Owner, StepKey
 from nbflow.errors import NotFoundError, StoreError, UsageError
 from nbflow.store.base import Decision
 
@@ -44,6 +45,7 @@ class MemoryStore:
         self._heads: dict[int, Head] = {}
         self._ids: dict[tuple[str, str], int] = {}
         self._sources: dict[str, str] = {}
+        self._logs: dict[int, list[LogChunk]] = {}
         self._settings: dict[str, str] = {}
         self._closed = False
 
@@ -96,6 +98,16 @@ class MemoryStore:
                 self.on_acked([acked])
             else:
                 acked()
+
+    def append_log(self, chunk: LogChunk) -> None:
+        """Take a part of a log in."""
+        with self._lock:
+            self._logs.setdefault(chunk.created_seq, []).append(chunk)
+
+    def read_log(self, created_seq: int, key: StepKey) -> list[LogChunk]:
+        """The log of a step."""
+        with self._lock:
+            return [chunk for chunk in self._logs.get(created_seq, ()) if chunk.holds(key)]
 
     def write(self) -> None:
         """Nothing can be lost before the process is."""
@@ -183,7 +195,8 @@ class MemoryStore:
 
         with self._lock:
             entries, sources = list(self._entries), dict(self._sources)
-        return relation_of(entries, sources, self.artifacts, query)
+            logs = [chunk for chunks in self._logs.values() for chunk in chunks]
+        return relation_of(entries, sources, logs, self.artifacts, query)
 
     def facts(self) -> Mapping[str, Any]:
         """Where it is and how much is in it."""

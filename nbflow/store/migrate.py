@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from nbflow.errors import StoreCorruptError, StoreVersionError
-from nbflow.store.database import Database, quoted
+from nbflow.store.database import Database, log_schema, quoted
 
-SCHEMA = 1
+SCHEMA = 2
 
-STEPS: dict[int, str] = {}
+STEPS: dict[int, str] = {1: log_schema()}
 """SQL that leads from a version to the next; the file is attached as `nb` and in use."""
 
 

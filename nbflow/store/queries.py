@@ -6,6 +6,7 @@ from typing import Any
 
 import duckdb
 
+from nbflow.core.log import LogChunk
 from nbflow.core.model import Entry
 from nbflow.errors import StoreError, UsageError
 from nbflow.store import lines, migrate
@@ -108,7 +109,9 @@ def file_attached(layout: Layout) -> Callable[[duckdb.DuckDBPyConnection], None]
     return attach
 
 
-def relation_of(entries: Iterable[Entry], sources: Mapping[str, str], artifacts: Path, query: str) -> Any:
+def relation_of(
+    entries: Iterable[Entry], sources: Mapping[str, str], logs: Iterable[LogChunk], artifacts: Path, query: str
+) -> Any:
     """Run *query* over entries that are in no file."""
     asked = checked(query)
 
@@ -120,6 +123,8 @@ def relation_of(entries: Iterable[Entry], sources: Mapping[str, str], artifacts:
         database.write(placed(entries), 0)
         for code_hash, text in sources.items():
             database.load(lines.framed(lines.of_source(code_hash, text)), 0)
+        for chunk in logs:
+            database.load(lines.framed(lines.of_log(chunk)), 0)
 
     return run(asked, connect(threads=None, memory=None), attach)
 

@@ -15,7 +15,7 @@
 -- the instance meanwhile (a "fence": the token rises), entries that still come in under an older token do not count.
 -- What a restart or a retry has dropped stays in `history`, and is left out of the other views.
 --
--- `loaded`, `sources` and `meta` serve nbflow itself. There are no keys and no indexes: rows are found by the order in
+-- What bodies printed is in `logs` (logs.sql). `loaded`, `sources` and `meta` serve nbflow itself. There are no keys and no indexes: rows are found by the order in
 -- which they came. Views and macros whose name begins with an underscore are steps on the way to the five above.
 
 create table entries (
@@ -307,6 +307,7 @@ create macro _after(status, kind) as
         else status
       end
     when status = 'paused' and kind = 'resumed' then 'running'
+    when status = 'paused' and kind = 'rolling_back' then 'rollingBack'
     when status = 'paused' and kind = 'terminated' then 'terminated'
     when status = 'rollingBack' and kind = 'errored' then 'errored'
     when status = 'rollingBack' and kind = 'terminated' then 'terminated'

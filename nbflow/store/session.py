@@ -15,7 +15,8 @@ import duckdb
 import msgspec
 
 from nbflow.core.history import Head, fold_head
-from nbflow.core.model import Entry, Kind
+from nbflow.core.log import LogChunk
+from nbflow.core.model import Entry, Kind, StepKey
 from nbflow.errors import StoreCorruptError, StoreError
 from nbflow.store import desk as desks
 from nbflow.store import lines, migrate, segments
@@ -346,6 +347,10 @@ class Session:
         for entry in rows:
             grouped.setdefault(entry.created_seq, []).append(entry)
         return {seq: fold_head(entries) for seq, entries in grouped.items()}
+
+    def log(self, created_seq: int, key: StepKey) -> list[LogChunk]:
+        """What all attempts of a step have put out."""
+        return self._database.log(created_seq, key)
 
     def rows(self, query: str, values: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
         """Ask anything."""

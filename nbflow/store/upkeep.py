@@ -3,17 +3,34 @@
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 from nbflow.clock import SystemClock
 from nbflow.errors import StoreError, UsageError
-from nbflow.store import contents
+from nbflow.store import contents, migrate, segments
 from nbflow.store.database import NEW, quoted
 from nbflow.store.layout import Layout, sync_folder
+from nbflow.store.lease import lives
 from nbflow.store.loader import Loader
 from nbflow.store.session import Session
 
 # The entry that says "deleted" stays: seqs go on from the highest, and nobody's number is given out again.
-_PURGED = "created_seq in (select created_seq from nb.entries where kind = 'deleted') and kind <> 'deleted'"
+_OF_DELETED = "created_seq in (select created_seq from nb.entries where kind = 'deleted')"
+_PURGED = f"{_OF_DELETED} and kind <> 'deleted'"
+
+
+def facts(loader: Loader, synced: int) -> dict[str, Any]:
+    """What can be told of a store without its file: where it is, who holds it, what waits in the journal."""
+    desk = loader.desk
+    folder = desk.layout.journal
+    return {
+        "path": str(desk.layout.file),
+        "size": desk.layout.file.stat().st_size,
+        "journalled": segments.count_entries(folder, desk.engine, desk.own, synced),
+        "holder": loader.held_by,
+        "engines": sum(bool(lives(folder, engine)) for engine in segments.engines(folder)),
+        "schema": migrate.SCHEMA,
+    }
 
 
 def backup(loader: Loader, target: Layout) -> Path:
@@ -40,6 +57,7 @@ def compact(loader: Loader) -> tuple[int, int]:
 
     def purge(session: Session) -> None:
         count = session.rows(f"select count(*) from nb.entries where {_PURGED}")[0][0]  # noqa: S608
+        session.change(f"delete from nb.log_chunks where {_OF_DELETED}")  # noqa: S608
         if count:
             session.change(f"delete from nb.entries where {_PURGED}")  # noqa: S608
             session.change("update nb.meta set value = (value::bigint + $1)::varchar where key = 'purged'", [count])

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from nbflow.core.history import Attempt, History, StepRecord, error_info, settled, status_of
+from nbflow.core.log import LogItem, Progress, text_of
 from nbflow.core.model import ErrorInfo, Owner, Status, StepKey, StepState, StepType, Waiting
 
 
@@ -85,6 +86,7 @@ class StepView:
         preview: what `values/preview.py` made of the output, JSON.
         from_history: it had ended before the present activation began.
         event_type, schema, prompt: of a wait.
+        progress: how far its body is, where it runs in this kernel and says so.
     """
 
     key: StepKey
@@ -101,9 +103,10 @@ class StepView:
     event_type: str | None = None
     schema: dict[str, Any] | None = None
     prompt: str | None = None
-    logs: str = ""
+    progress: Progress | None = None
     _load: Callable[[], object] | None = field(default=None, repr=False, compare=False)
     _code: CodeOf | None = field(default=None, repr=False, compare=False)
+    _read: Callable[[], tuple[LogItem, ...]] | None = field(default=None, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -144,6 +147,16 @@ class StepView:
     def output(self) -> object:
         """The stored output, decoded now; None where there is none."""
         return None if self._load is None else self._load()
+
+    @property
+    def log(self) -> tuple[LogItem, ...]:
+        """What its attempts printed, logged, warned and displayed, oldest first, read now; at most 1 MB is kept."""
+        return () if self._read is None else self._read()
+
+    @property
+    def logs(self) -> str:
+        """The text of its log, as a terminal would show it."""
+        return text_of(self.log)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,8 +224,10 @@ def step_view(
     replayed: frozenset[StepKey],
     load: Callable[[], object] | None = None,
     code: CodeOf | None = None,
+    read: Callable[[], tuple[LogItem, ...]] | None = None,
+    progress: Progress | None = None,
 ) -> StepView:
-    """The view of one step; *load* decodes its output."""
+    """The view of one step; *load* decodes its output, *read* its log."""
     retries = (record.config or {}).get("retries") or {}
     body = record.body
     return StepView(
@@ -230,8 +245,10 @@ def step_view(
         event_type=record.event_type,
         schema=body.get("schema"),
         prompt=body.get("prompt"),
+        progress=progress,
         _load=load,
         _code=code,
+        _read=read,
     )
 
 

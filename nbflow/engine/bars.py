@@ -1,0 +1,96 @@
+"""Make a tqdm bar in a body the progress of its step; only the last state of the bar is kept in the log.
+
+Nothing is imported: tqdm is wired once user code has loaded it. In a notebook `tqdm.auto` would make a widget, which a body
+has no cell for: there it makes a bar of text instead.
+"""
+
+import functools
+import sys
+from typing import Any
+
+from nbflow.engine.output import OUTPUT, unkept
+
+_NOTEBOOK = ("tqdm.notebook", "tqdm.auto", "tqdm.autonotebook")
+_undo: list[tuple[Any, str, Any, Any]] = []
+
+
+def wired() -> bool:
+    """Whether nothing is left to wire."""
+    return bool(_undo) or "tqdm.std" not in sys.modules
+
+
+def wire() -> None:
+    """Wire tqdm, where it is loaded."""
+    std = sys.modules.get("tqdm.std")
+    bar: Any = getattr(std, "tqdm", None)
+    if bar is None or _undo:
+        return
+    for name, wrap in (("__new__", _new), ("display", _display), ("close", _close)):
+        original = bar.__dict__.get(name)
+        if original is None:
+            continue
+        ours = wrap(original.__func__ if isinstance(original, staticmethod) else original)
+        placed = staticmethod(ours) if name == "__new__" else ours
+        setattr(bar, name, placed)
+        _undo.append((bar, name, original, placed))
+
+
+def unwire() -> None:
+    """Leave tqdm as it was, where it is still as we left it."""
+    for owner, name, original, placed in _undo:
+        if owner.__dict__.get(name) is placed:
+            setattr(owner, name, original)
+    _undo.clear()
+
+
+def _new(original: Any) -> Any:
+    @functools.wraps(original)
+    def new(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        # Of a class of the user's own, what it adds would be lost: that one stays what it is.
+        if OUTPUT.get() is None or cls.__module__ not in _NOTEBOOK:
+            return original(cls, *args, **kwargs)
+        kwargs.pop("display", None)
+        from tqdm.asyncio import tqdm_asyncio
+
+        return tqdm_asyncio(*args, **kwargs)
+
+    return new
+
+
+def _display(original: Any) -> Any:
+    @functools.wraps(original)
+    def display(bar: Any, msg: str | None = None, pos: int | None = None) -> Any:
+        output = OUTPUT.get()
+        if output is None or not _is_shown(bar):
+            return original(bar, msg, pos)
+        output.log.bar(id(bar), str(bar) if msg is None else msg)
+        if not (abs(bar.pos) if pos is None else pos):  # of nested bars the outermost
+            output.progress(bar.n, bar.total, (bar.desc or "").removesuffix(": "))
+        if not output.log.echo:
+            return True
+        with unkept():
+            return original(bar, msg, pos)
+
+    return display
+
+
+def _close(original: Any) -> Any:
+    @functools.wraps(original)
+    def close(bar: Any) -> None:
+        output = OUTPUT.get()
+        if output is None or not _is_shown(bar):
+            original(bar)
+            return
+        with unkept():
+            original(bar)
+        output.log.end_bar(id(bar))
+
+    return close
+
+
+def _is_shown(bar: Any) -> bool:
+    """Whether a bar is drawn where prints are shown, not into a file of the user's."""
+    from nbflow.engine.tap import is_console
+
+    file = getattr(bar, "fp", None)
+    return is_console(getattr(file, "_wrapped", file))
