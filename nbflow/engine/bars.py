@@ -8,9 +8,10 @@ import functools
 import sys
 from typing import Any
 
-from nbflow.engine.output import OUTPUT, unkept
+from nbflow.engine.output import OUTPUT, Output, unkept
 
 _NOTEBOOK = ("tqdm.notebook", "tqdm.auto", "tqdm.autonotebook")
+_MARK = "_nbflow_output"
 _undo: list[tuple[Any, str, Any, Any]] = []
 
 
@@ -60,8 +61,8 @@ def _new(original: Any) -> Any:
 def _display(original: Any) -> Any:
     @functools.wraps(original)
     def display(bar: Any, msg: str | None = None, pos: int | None = None) -> Any:
-        output = OUTPUT.get()
-        if output is None or not _is_shown(bar):
+        output = _output_of(bar)
+        if output is None:
             return original(bar, msg, pos)
         output.log.bar(id(bar), str(bar) if msg is None else msg)
         if not (abs(bar.pos) if pos is None else pos):  # of nested bars the outermost
@@ -77,8 +78,8 @@ def _display(original: Any) -> Any:
 def _close(original: Any) -> Any:
     @functools.wraps(original)
     def close(bar: Any) -> None:
-        output = OUTPUT.get()
-        if output is None or not _is_shown(bar):
+        output = _output_of(bar)
+        if output is None:
             original(bar)
             return
         with unkept():
@@ -88,9 +89,17 @@ def _close(original: Any) -> Any:
     return close
 
 
-def _is_shown(bar: Any) -> bool:
-    """Whether a bar is drawn where prints are shown, not into a file of the user's."""
+def _output_of(bar: Any) -> Output | None:
+    """The output of the body that draws a bar; tqdm's own thread draws it too, in no context.
+
+    None where nobody's body does, or into a file of the user's.
+    """
     from nbflow.engine.tap import is_console
 
-    file = getattr(bar, "fp", None)
-    return is_console(getattr(file, "_wrapped", file))
+    output: Output | None = bar.__dict__.get(_MARK)
+    if output is None and (output := OUTPUT.get()) is not None:
+        file = getattr(bar, "fp", None)
+        if not is_console(getattr(file, "_wrapped", file)):
+            return None
+        bar.__dict__[_MARK] = output
+    return None if output is None or output.log.gone else output

@@ -26,9 +26,9 @@ class Tap:
     What others put in place of `write` (IPython does, around each cell) is asked for all that is not a body's.
     """
 
-    def __init__(self, stream: Any, name: str, serial: int) -> None:
+    def __init__(self, stream: Any, name: str, serial: int, *, home: bool = False) -> None:
         self._stream, self._name, self._serial = stream, name, serial
-        self._home = stream in (sys.__stdout__, sys.__stderr__) or type(stream).__name__ == "OutStream"
+        self._home = home or stream in (sys.__stdout__, sys.__stderr__) or type(stream).__name__ == "OutStream"
         self._patches: list[Callable[[str], Any]] = []
         self._depth = threading.local()
 
@@ -114,13 +114,30 @@ def ensure(user: object) -> int:
     return _made
 
 
-def _put_in(user: object) -> None:
+def renew(user: object) -> None:
+    """Put taps back where they were replaced, if *user* has any: after a cell, which may have been under `%%capture`."""
+    if user in _users:
+        ensure(user)
+
+
+def cover() -> None:
+    """Tap the streams that a cell has just put in to catch its own prints; what bodies print is none of those."""
+    with _lock:
+        if _users:
+            _tap_all(home=True)
+
+
+def _tap_all(*, home: bool = False) -> None:
     global _made
     for name in _STREAMS:
         stream = getattr(sys, name)
-        if stream is not None and type(stream) is not Tap:  # `%%capture` put its own there, or took ours out
+        if stream is not None and type(stream) is not Tap:
             _made += 1
-            setattr(sys, name, Tap(stream, name, _made))
+            setattr(sys, name, Tap(stream, name, _made, home=home))
+
+
+def _put_in(user: object) -> None:
+    _tap_all()
     if not _users:
         records.put_in(is_console)
     _users.add(user)
@@ -134,7 +151,7 @@ def release(user: object) -> None:
         if _users:
             return
         for name in _STREAMS:
-            while type(stream := getattr(sys, name)) is Tap and not stream._patches:  # noqa: SLF001
+            while type(stream := getattr(sys, name)) is Tap:
                 setattr(sys, name, stream.stream)
         records.take_out()
         bars.unwire()

@@ -10,9 +10,11 @@ from traitlets import Any as AnyTrait
 from traitlets import Bool, Unicode
 from traitlets.config import Configurable
 
-from nbflow.engine import current
+from nbflow.engine import current, tap
+from nbflow.engine.log import set_echo
 from nbflow.jupyter.completion import completer
 from nbflow.jupyter.magics import WorkflowMagics
+from nbflow.jupyter.shown import watch
 from nbflow.jupyter.transform import await_workflow_cells
 
 if TYPE_CHECKING:
@@ -67,6 +69,7 @@ class Loaded:
         self.settings.observe(magics.store_changed, "store")
         self.settings.observe(magics.notify_changed, "notify")
         self._watch_cells()
+        self._watch_output()
         current.set_notebook(current.Notebook(self.settings.keywords, magics.first_use, _panel))
 
     def _set_tables(self) -> None:
@@ -97,9 +100,21 @@ class Loaded:
             engine = current.open_engine()
             if engine is not None:
                 engine.thread.post(engine.retry_interrupted)
+                tap.renew(engine)
 
         events.register("post_run_cell", cell_ran)
         self._undo.append(lambda: events.unregister("post_run_cell", cell_ran))
+
+    def _watch_output(self) -> None:
+        """Output of bodies goes to the log in the panel; where there is none, to the cell too (PANEL.md 7)."""
+        magics = self.magics
+
+        def echo() -> bool:
+            return not magics.in_kernel or magics.headless or not self.settings.panel
+
+        set_echo(echo)
+        self._undo.append(partial(set_echo, None))
+        self._undo.append(watch(self.shell))
 
     def take_out(self) -> None:
         """Leave the shell as it was, except for what others have put in the place of ours since."""

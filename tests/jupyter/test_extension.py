@@ -8,7 +8,8 @@ pytestmark = pytest.mark.kernel
 
 SNAPSHOT = """
 def _shell_as_it_is():
-    import atexit, sys, threading
+    import atexit, logging, sys, threading
+    from IPython.utils import capture
     ip = get_ipython()
     formatter = ip.display_formatter.ipython_display_formatter
     return {
@@ -26,6 +27,9 @@ def _shell_as_it_is():
         "configurables": [id(c) for c in ip.configurables],
         "publish": (id(ip.display_pub), "publish" in vars(ip.display_pub)),
         "streams": [type(sys.stdout).__name__, type(sys.stderr).__name__],
+        "publishers": [id(vars(cls).get(name)) for cls in type(ip.display_pub).__mro__ for name in ("publish", "clear_output")],
+        "capture": id(capture.capture_output.__enter__),
+        "logging": id(logging.Logger.callHandlers),
         "hooks": sorted(vars(ip.hooks)),
         "names": sorted(name for name in ip.user_ns if not name.startswith("_")),
         "threads": sorted(t.name for t in threading.enumerate() if "nbflow" in t.name.lower()),

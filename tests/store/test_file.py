@@ -20,6 +20,8 @@ from tests.store.actors import draft, eventually, finished, held_by_outsider, ki
 
 ROOT = Path(__file__).parents[2]
 
+NOW = migrate.SCHEMA
+
 
 def outside(file, query, values=None):
     for _ in range(500):
@@ -190,7 +192,7 @@ def test_a_row_that_is_missing_is_noticed_when_the_store_opens(file):
 def test_a_newer_schema_is_refused_and_named(file):
     FileStore(file).close()
     outside(file, "update meta set value = '7' where key = 'schema'")
-    refused(file, StoreVersionError, "has schema version 7, this nbflow knows 1.*upgrade nbflow and restart")
+    refused(file, StoreVersionError, f"has schema version 7, this nbflow knows {NOW}.*upgrade nbflow and restart")
 
 
 def test_a_schema_that_became_newer_stops_loading_and_steps_go_on(file, opened):
@@ -204,43 +206,53 @@ def test_a_schema_that_became_newer_stops_loading_and_steps_go_on(file, opened):
     assert acked == [1]
     with pytest.raises(StoreVersionError):
         store.read(created)
-    outside(file, "update meta set value = '1' where key = 'schema'")
+    outside(file, f"update meta set value = '{NOW}' where key = 'schema'")
     assert names(store.read(created))[2:] == ["s"]
 
 
 def test_an_older_schema_is_brought_up_to_date_and_a_copy_kept(file, monkeypatch):
     with_rows(file, 10)
-    monkeypatch.setattr(migrate, "SCHEMA", 3)
-    monkeypatch.setattr(
-        migrate, "STEPS", {1: "alter table entries add column extra integer", 2: "insert into meta values ('new', 'x')"}
-    )
+    monkeypatch.setattr(migrate, "SCHEMA", NOW + 2)
+    steps = {NOW: "alter table entries add column extra integer", NOW + 1: "insert into meta values ('new', 'x')"}
+    monkeypatch.setattr(migrate, "STEPS", steps)
     store = FileStore(file)
     try:
         assert dict(store.sql("select key, value from meta where key in ('schema', 'new')").fetchall()) == {
-            "schema": "3",
+            "schema": str(NOW + 2),
             "new": "x",
         }
-        assert "brought to schema version 3" in store.warnings[0]
+        assert f"brought to schema version {NOW + 2}" in store.warnings[0]
     finally:
         store.close()
-    [copy] = file.parent.glob("history.schema1.duckdb")
-    assert outside(copy, "select value from meta where key = 'schema'") == [("1",)]
+    [copy] = file.parent.glob(f"history.schema{NOW}.duckdb")
+    assert outside(copy, "select value from meta where key = 'schema'") == [(str(NOW),)]
     assert outside(copy, "select count(*) from entries") == [(12,)]
+
+
+def test_a_store_made_before_logs_were_kept_is_brought_up_to_date(file):
+    with_rows(file, 10)
+    outside(file, "drop view logs; drop table log_chunks; update meta set value = '1' where key = 'schema'")
+    store = FileStore(file)
+    try:
+        assert store.sql("select count(*) from logs").fetchall() == [(0,)]
+        assert store.sql("select value from meta where key = 'schema'").fetchall() == [(str(NOW),)]
+    finally:
+        store.close()
 
 
 def test_a_step_to_the_next_schema_that_fails_changes_nothing(file, monkeypatch):
     with_rows(file, 10)
-    monkeypatch.setattr(migrate, "SCHEMA", 2)
-    monkeypatch.setattr(migrate, "STEPS", {1: "update meta set value = '9'; create table t(x int); select nonsense"})
+    monkeypatch.setattr(migrate, "SCHEMA", NOW + 1)
+    monkeypatch.setattr(migrate, "STEPS", {NOW: "update meta set value = '9'; create table t(x int); select nonsense"})
     with pytest.raises(StoreError):
         FileStore(file)
-    assert outside(file, "select value from meta where key = 'schema'") == [("1",)]
+    assert outside(file, "select value from meta where key = 'schema'") == [(str(NOW),)]
 
 
 def test_no_schema_is_changed_under_another_engine(file, opened, monkeypatch):
     opened()
-    monkeypatch.setattr(migrate, "SCHEMA", 2)
-    monkeypatch.setattr(migrate, "STEPS", {1: "select 1"})
+    monkeypatch.setattr(migrate, "SCHEMA", NOW + 1)
+    monkeypatch.setattr(migrate, "STEPS", {NOW: "select 1"})
     with pytest.raises(StoreError, match=r"1 other kernel.s. work with it: close them"):
         FileStore(file)
 
