@@ -75,6 +75,6 @@ def _clear(original: Any) -> Any:
         if output is None or output.log.gone:
             return original(publisher, *args, **kwargs)
         output.log.clear()
-        return original(publisher, *args, **kwargs) if output.log.echo else None
+        return None  # the cell's output is not this body's alone
 
     return clear_output
