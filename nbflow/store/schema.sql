@@ -136,6 +136,7 @@ from (
     o.key
   from _restarts as r
   join entries as o on o.created_seq = r.created_seq and o.seq < r.seq
+  anti join _void as v on v.seq = o.seq
   where o.step is not null
   group by all
   having max(r.keep_below) = 0
