@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from nbflow import testing
     from nbflow.core.model import ErrorInfo, InstanceStatus, Status, Waiting
-    from nbflow.engine.current import current_engine, sql, workflow
+    from nbflow.engine.current import current_engine, cursor, sql, workflow
     from nbflow.engine.engine import Engine
     from nbflow.engine.entrypoint import WorkflowEntrypoint
     from nbflow.engine.executors import dask_executor, process_executor
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "nbflow.core.model": ("ErrorInfo", "InstanceStatus", "Status", "Waiting"),
-    "nbflow.engine.current": ("current_engine", "sql", "workflow"),
+    "nbflow.engine.current": ("current_engine", "cursor", "sql", "workflow"),
     "nbflow.engine.engine": ("Engine",),
     "nbflow.engine.executors": ("dask_executor", "process_executor"),
     "nbflow.engine.entrypoint": ("WorkflowEntrypoint",),
@@ -107,6 +107,7 @@ __all__ = [
     "WorkflowEntrypoint",
     "WorkflowInstance",
     "current_engine",
+    "cursor",
     "dask_executor",
     "process_executor",
     "register_codec",

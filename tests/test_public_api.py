@@ -39,6 +39,7 @@ NAMES = {
     "WorkflowEntrypoint",
     "WorkflowInstance",
     "current_engine",
+    "cursor",
     "register_codec",
     "sql",
     "workflow",

@@ -67,6 +67,13 @@ def sql(query: str) -> Any:
     return current_engine().sql(query)
 
 
+def cursor() -> Any:
+    """Give a DuckDB connection with a copy of the views as they are now, for tools that want one, such as `%sql` of jupysql."""
+    from nbflow.store import queries
+
+    return queries.snapshot(current_engine().sql)
+
+
 def open_engine() -> "Engine | None":
     """The current engine if there is one: asking makes none."""
     return _engine if _engine is not None and not _engine.closed else None

@@ -131,13 +131,18 @@ def quoted(text: str | Path) -> str:
 
 
 def schema() -> str:
-    """The text of schema.sql and logs.sql."""
-    return f"{_text('schema.sql')}\n{log_schema()}"
+    """The text that makes a store: schema.sql, logs.sql and views.sql."""
+    return f"{_text('schema.sql')}\n{log_schema()}\n{view_schema()}"
 
 
 def log_schema() -> str:
     """The text of logs.sql."""
     return _text("logs.sql")
+
+
+def view_schema() -> str:
+    """The text of views.sql."""
+    return _text("views.sql")
 
 
 def _text(name: str) -> str:

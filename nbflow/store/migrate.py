@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from nbflow.errors import StoreCorruptError, StoreVersionError
-from nbflow.store.database import Database, log_schema, quoted
+from nbflow.store.database import Database, log_schema, quoted, view_schema
 
-SCHEMA = 2
+SCHEMA = 3
 
-STEPS: dict[int, str] = {1: log_schema()}
-"""SQL that leads from a version to the next; the file is attached as `nb` and in use."""
+STEPS: dict[int, str] = {1: log_schema(), 2: ""}
+"""SQL that leads the tables from a version to the next; the file is attached as `nb` and in use. Views are made anew."""
 
 
 def check(file: Path, version: str) -> int:
@@ -48,10 +48,23 @@ def bring_up_to_date(database: Database, file: Path, version: int) -> Path | Non
     try:
         database.rows("begin")
         for step in range(version, SCHEMA):
-            database.connection.execute(STEPS[step])
+            if STEPS[step]:
+                database.connection.execute(STEPS[step])
+        _make_views_anew(database)
         database.rows("update meta set value = $1 where key = 'schema'", [str(SCHEMA)])
         database.rows("commit")
     finally:
         database.rows("use memory")
     database.rows("checkpoint nb")
     return copy
+
+
+def _make_views_anew(database: Database) -> None:
+    of_nb = "where database_name = 'nb' and not internal"
+    for (name,) in database.rows(f"select view_name from duckdb_views() {of_nb} and schema_name = 'main'"):  # noqa: S608
+        database.rows(f'drop view "{name}"')
+    macros = f"select distinct function_name from duckdb_functions() {of_nb} and schema_name = 'main'"  # noqa: S608
+    for (name,) in database.rows(f"{macros} and function_type = 'macro'"):
+        database.rows(f'drop macro "{name}"')
+    database.rows("drop schema if exists internal cascade")
+    database.connection.execute(view_schema())

@@ -1,5 +1,6 @@
 """A user's SQL over the history: one statement, read-only, its result taken out of the file at once."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ from nbflow.store.layout import Layout
 MOST = 1_000_000
 _WRAPPED = frozenset({"SELECT", "RELATION"})
 _ALLOWED = _WRAPPED | {"EXPLAIN", "PRAGMA", "COPY"}
+_TELLS = re.compile(
+    r"pragma\s+(table_info|show|show_tables\w*|database_list|database_size|storage_info|functions|version)\b", re.I
+)
 
 
 def checked(query: str) -> tuple[str, str]:
@@ -35,7 +39,8 @@ def checked(query: str) -> tuple[str, str]:
         raise UsageError(msg)
     kind = str(statements[0].type).rpartition(".")[2].upper()
     text = statements[0].query.strip().rstrip(";")
-    if kind not in _ALLOWED or (kind == "COPY" and not _copies_out(text)):
+    tells = kind != "PRAGMA" or _TELLS.match(text)  # others act, and "import database" counts as one
+    if kind not in _ALLOWED or not tells or (kind == "COPY" and not _copies_out(text)):
         msg = (
             f"sql only reads the history, this is {kind.replace('_', ' ').lower()}: change it by the methods of engine and "
             f"instance, or work on a copy (engine.backup)"
@@ -131,3 +136,21 @@ def relation_of(
 
 def _first(error: duckdb.Error) -> str:
     return str(error).strip().splitlines()[0]
+
+
+VIEWS = ("instances", "steps", "attempts", "events", "logs", "history")
+
+
+def snapshot(ask: Callable[[str], Any]) -> duckdb.DuckDBPyConnection:
+    """A connection of the user's own, with the views as tables, as they are now; the history's file is free again."""
+    connection = connect(threads=None, memory=None)
+    for view in VIEWS:
+        try:
+            table = ask(f"from {view}").to_arrow_table()
+        except ImportError as error:
+            msg = "a cursor needs pyarrow, which is not installed; install it, or ask by sql()"
+            raise UsageError(msg) from error
+        connection.register("told", table)
+        connection.execute(f"create table {view} as from told")
+        connection.unregister("told")
+    return connection

@@ -257,6 +257,29 @@ def test_no_schema_is_changed_under_another_engine(file, opened, monkeypatch):
         FileStore(file)
 
 
+def test_a_store_of_schema_1_gets_the_views_of_today_and_hides_what_is_internal(file):
+    with_rows(file, 10)
+    outside(file, "drop schema internal cascade")
+    outside(file, "drop table log_chunks")
+    for view in ("instances", "steps", "attempts", "events", "history", "logs"):
+        outside(file, f"drop view if exists {view}")
+    outside(file, "create view _instances as select 1 as one")
+    outside(file, "create macro _withheld(body) as body = 'x'")
+    outside(file, "create view steps as select one from _instances where _withheld('x')")
+    outside(file, "update meta set value = '1' where key = 'schema'")
+    store = FileStore(file)
+    try:
+        shown = [row[0] for row in store.sql("show tables").fetchall()]
+        views = ["attempts", "events", "history", "instances", "logs", "steps"]
+        assert shown == sorted([*views, "entries", "loaded", "log_chunks", "meta", "sources"])
+        assert store.sql("select count(*), min(status), max(name) from steps").fetchall() == [(10, "finished", "s9")]
+        left = "select function_name from duckdb_functions() where schema_name = 'main' and starts_with(function_name, '_withheld')"
+        assert store.sql(left).fetchall() == []
+    finally:
+        store.close()
+    assert [path.name for path in file.parent.glob("*schema1*")] == ["history.schema1.duckdb"]
+
+
 def test_an_unknown_kind_of_entry_asks_for_a_newer_nbflow(file, opened):
     with_rows(file, 1)
     outside(

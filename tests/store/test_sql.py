@@ -1,6 +1,7 @@
 import threading
 from datetime import timedelta
 
+import duckdb
 import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -8,7 +9,8 @@ from hypothesis import strategies as st
 
 from nbflow.clock import pause
 from nbflow.core.history import History, status_of
-from nbflow.core.model import Draft, Kind, StepState, StepType
+from nbflow.core.model import Draft, Kind, Status, StepState, StepType
+from nbflow.core.status import after
 from nbflow.errors import StoreError, UsageError
 from nbflow.store import queries
 from nbflow.store.database import Database, make_schema
@@ -178,6 +180,13 @@ def test_views_tell_what_the_fold_tells(history, entries):
     assert told_by_views(history.rows) == told_by_fold(History(entries))
 
 
+def test_the_status_table_is_the_same_in_sql(history):
+    pairs = [(status, kind) for status in Status for kind in Kind]
+    for status, kind in pairs:
+        [(told,)] = history.rows("select internal.after($1, $2)", [status.value, kind.value])
+        assert told == after(status, kind), (status, kind)
+
+
 def test_a_view_of_many_instances_keeps_them_apart(opened):
     store = opened()
     seqs = [start_instance(store, f"i{n}") for n in range(5)]
@@ -296,6 +305,30 @@ def test_a_deleted_instance_is_in_no_view(opened):
         assert store.sql(f"from {view}").fetchall() == [], view
 
 
+@pytest.mark.parametrize("view", ["instances", "steps", "attempts", "events", "history", "logs"])
+def test_views_and_their_columns_are_described(opened, view):
+    store = opened()
+    [(comment,)] = store.sql(
+        f"select comment from duckdb_views() where view_name = '{view}' and schema_name = 'main'"
+    ).fetchall()
+    assert comment
+    columns = f"select column_name, comment from duckdb_columns() where table_name = '{view}' and schema_name = 'main'"
+    assert [name for name, told in store.sql(columns).fetchall() if not told] == []
+
+
+def test_the_file_is_readable_by_other_tools_under_any_name(opened, file):
+    store = opened()
+    created = start_instance(store)
+    store.append(finished(created, "s"))
+    store.close()
+    with duckdb.connect() as connection:
+        connection.execute(f"attach '{file}' as other (read_only)")
+        for view in ("instances", "steps", "attempts", "history"):
+            assert connection.execute(f"select count(*) > 0 from other.{view}").fetchall() == [(True,)], view
+    with duckdb.connect(str(file), read_only=True) as connection:
+        assert connection.execute("select name, status from steps").fetchall() == [("s", "finished")]
+
+
 # -- what sql allows
 
 
@@ -317,6 +350,23 @@ def test_a_deleted_instance_is_in_no_view(opened):
         "truncate entries",
         "with x as (select 1) insert into meta select 'a', 'b'",
         "install httpfs",
+        "load httpfs",
+        "set threads = 1",
+        "reset threads",
+        "use memory",
+        "call checkpoint()",
+        "pragma force_checkpoint",
+        "pragma memory_limit = '1GB'",
+        "export database 'x'",
+        "import database 'x'",
+        "vacuum",
+        "create temp table t(x int)",
+        "create macro m() as 1",
+        "comment on table entries is 'x'",
+        "copy from database nb to memory",
+        "select * from query('delete from entries')",
+        "explain analyze delete from entries",
+        "prepare p as select 1",
     ],
 )
 def test_what_would_change_something_is_refused(opened, query):
@@ -364,7 +414,9 @@ def test_describing_and_explaining_and_writing_a_file_work(opened, tmp_path):
     store = opened()
     start_instance(store)
     assert [row[0] for row in store.sql("describe instances").fetchall()][:2] == ["workflow", "instance_id"]
-    assert {"instances", "steps"} <= {row[0] for row in store.sql("show tables").fetchall()}
+    assert [row[0] for row in store.sql("show tables").fetchall()] == [
+        "attempts", "entries", "events", "history", "instances", "loaded", "log_chunks", "logs", "meta", "sources", "steps",
+    ]  # fmt: skip
     assert "Scan" in str(store.sql("explain select * from instances").fetchall())
     store.sql(f"copy (select workflow from instances) to '{tmp_path}/out.csv'")
     assert (tmp_path / "out.csv").read_text() == "workflow\nW\n"

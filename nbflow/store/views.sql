@@ -1,0 +1,578 @@
+-- The views over `entries`. This text is run again over every store that an older nbflow has made.
+--
+-- What is on the way to the five views is in the schema `internal`. They are written so that a condition on an instance
+-- reaches the scan of `entries`, whose rows lie in the order in which they came; so that a column which nobody asks for
+-- costs nothing; and so that what seldom is (a restart, a claim after a claim) is found by the few kinds that bring it about.
+
+create schema internal;
+
+-- Shown instead of a value that its step calls sensitive.
+create macro internal.withheld(body) as coalesce(body ->> '$.sensitive' = 'true', false);
+
+-- The JSON form of a stored value, where it has one.
+create macro internal.json(value, body) as
+  case
+    when value is null then null
+    when internal.withheld(body) then '"[REDACTED]"'::json
+    when value >= 'j'::blob and value < 'k'::blob then try_cast(decode(value)[2:] as json)
+    else try_cast(body ->> '$.json' as json)
+  end;
+
+create macro internal.shown(message, body) as
+  case when message is not null and internal.withheld(body) then '[REDACTED]' else message end;
+
+create macro internal.type(kind) as split_part(kind, '.', 1);
+
+create macro internal.what(kind) as split_part(kind, '.', 2);
+
+create macro internal.is_end(kind) as (ends_with(kind, '.finished') or ends_with(kind, '.failed'));
+
+-- The one entry of a step that says where it stands has the highest rank: its first end, else its last entry.
+create macro internal.rank(kind, seq) as
+  case when internal.is_end(kind) then 4611686018427387904 - seq else seq end;
+
+create view internal.instances as
+select
+  e.seq as created_seq,
+  split_part(e.key, '/', 1) as workflow,
+  split_part(e.key, '/', 2) as instance_id,
+  e.recorded_at as created_at,
+  e.body,
+  e.value
+from main.entries as e
+anti join (select created_seq from main.entries where kind = 'deleted') as d on d.created_seq = e.seq
+where e.kind = 'created';
+
+-- Entries that came in under a token when a later fence had ended it: they do not count.
+create view internal.void as
+select e.seq
+from (
+  select *
+  from (
+    select
+      created_seq,
+      token,
+      lead(min(seq)) over (partition by created_seq order by token) as until
+    from main.entries
+    where kind in ('claimed', 'restarted', 'terminated', 'deleted')
+    group by created_seq, token
+  )
+  where until is not null
+) as s
+join main.entries as e on e.created_seq = s.created_seq and e.token = s.token and e.seq >= s.until;
+
+-- Entries about instances themselves, that count.
+create view internal.counted as
+select e.*
+from main.entries as e
+anti join internal.void as v on v.seq = e.seq
+where e.step is null;
+
+-- What begins steps over: all of them (a restart, keep_below 0), or those whose order is not below keep_below.
+create view internal.restarts as
+select
+  created_seq,
+  seq,
+  kind,
+  coalesce(try_cast(body ->> '$.keep_below' as integer), 0) as keep_below
+from internal.counted
+where kind in ('restarted', 'retried')
+  and (kind = 'restarted' or body ->> '$.keep_below' is not null);
+
+-- Entries of steps that do not count (any more): void ones, those that a restart dropped, and those that a retry dropped
+-- (of failed steps, and all that rollback handlers left).
+create view internal.gone as
+with void as materialized (from internal.void)
+select seq
+from void
+union
+select e.seq
+from (
+  select
+    r.seq as restart,
+    o.created_seq,
+    internal.type(o.kind) as type,
+    o.step,
+    o.count,
+    o.key
+  from internal.restarts as r
+  join main.entries as o on o.created_seq = r.created_seq and o.seq < r.seq
+  anti join void as v on v.seq = o.seq
+  where o.step is not null
+  group by all
+  having max(r.keep_below) = 0
+    or coalesce(arg_max(try_cast(o.body ->> '$.order' as integer), o.seq), 0) >= max(r.keep_below)
+) as d
+join main.entries as e
+  on e.created_seq = d.created_seq
+  and internal.type(e.kind) = d.type
+  and e.step = d.step
+  and e.count = d.count
+  and e.key is not distinct from d.key
+  and e.seq < d.restart
+union
+select e.seq
+from (
+  select
+    f.created_seq,
+    internal.type(f.kind) as type,
+    f.step,
+    f.count,
+    f.key,
+    max(f.seq) as seq
+  from (
+    select x.*
+    from (select created_seq, seq from main.entries where kind = 'retried' and seq not in (select seq from void)) as r
+    join main.entries as x on x.created_seq = r.created_seq and x.seq < r.seq
+    where x.step is not null
+      and (internal.what(x.kind) = 'failed' or starts_with(x.kind, 'rollback.'))
+  ) as f
+  anti join void as v on v.seq = f.seq
+  group by all
+) as d
+join main.entries as e
+  on e.created_seq = d.created_seq
+  and internal.type(e.kind) = d.type
+  and e.step = d.step
+  and e.count = d.count
+  and e.key is not distinct from d.key
+  and e.seq <= d.seq;
+
+create view internal.step_entries as
+select
+  e.created_seq,
+  e.seq,
+  e.recorded_at,
+  e.kind,
+  internal.type(e.kind) as type,
+  e.step,
+  e.count,
+  e.key,
+  e.body,
+  e.value
+from main.entries as e
+anti join internal.gone as g on g.seq = e.seq
+where e.step is not null;
+
+-- The last fence of an instance: an attempt that was running before it will never be heard of again.
+create view internal.fences as
+select
+  created_seq,
+  max(seq) as seq
+from internal.counted
+where kind in ('claimed', 'restarted', 'terminated')
+group by created_seq;
+
+create macro internal.state(kind, seq, fence) as
+  case internal.what(kind)
+    when 'started' then
+      case internal.type(kind)
+        when 'sleep' then 'sleeping'
+        when 'wait' then 'waiting'
+        when 'child' then 'waiting'
+        else case when seq < fence then 'interrupted' else 'running' end
+      end
+    else internal.what(kind)
+  end;
+
+create view internal.taken as
+select
+  e.created_seq,
+  e.body ->> '$.event_id' as event_id,
+  min(e.recorded_at) as taken_at
+from main.entries as e
+anti join internal.gone as g on g.seq = e.seq
+where e.kind = 'wait.finished'
+group by e.created_seq, event_id;
+
+-- Events that no restart has dropped: one from a step keeps them, free to be taken again where their wait fell.
+create view internal.events as
+select
+  e.seq,
+  e.recorded_at,
+  e.created_seq,
+  e.body,
+  e.value,
+  e.body ->> '$.type' as type,
+  e.body ->> '$.event_id' as event_id,
+  t.taken_at
+from internal.counted as e
+left join internal.taken as t on t.created_seq = e.created_seq and t.event_id = e.body ->> '$.event_id'
+left join (
+  select
+    created_seq,
+    max(seq) as seq
+  from internal.restarts
+  where kind = 'restarted' and keep_below = 0
+  group by created_seq
+) as r on r.created_seq = e.created_seq
+where e.kind = 'event'
+  and (r.seq is null or r.seq < e.seq);
+
+-- Events that a wait may take.
+create view internal.free as
+select distinct
+  e.created_seq,
+  e.type
+from internal.events as e
+anti join (
+  select
+    created_seq,
+    body ->> '$.event_id' as event_id
+  from internal.counted
+  where kind = 'set_aside'
+) as s on s.created_seq = e.created_seq and s.event_id = e.event_id
+where e.taken_at is null;
+
+-- The table of nbflow/core/status.py: (status, what happened) -> status; anything else changes nothing.
+create macro internal.after(status, kind) as
+  case
+    when kind = 'restarted' then 'queued'
+    when status in ('queued', 'running') then
+      case kind
+        when 'activated' then 'running'
+        when 'pausing' then 'waitingForPause'
+        when 'paused' then 'paused'
+        when 'rolling_back' then 'rollingBack'
+        when 'completed' then 'complete'
+        when 'errored' then 'errored'
+        when 'terminated' then 'terminated'
+        else status
+      end
+    when status = 'waitingForPause' then
+      case kind
+        when 'paused' then 'paused'
+        when 'resumed' then 'running'
+        when 'rolling_back' then 'rollingBack'
+        when 'completed' then 'complete'
+        when 'errored' then 'errored'
+        when 'terminated' then 'terminated'
+        else status
+      end
+    when status = 'paused' and kind = 'resumed' then 'running'
+    when status = 'paused' and kind = 'rolling_back' then 'rollingBack'
+    when status = 'paused' and kind = 'terminated' then 'terminated'
+    when status = 'rollingBack' and kind = 'errored' then 'errored'
+    when status = 'rollingBack' and kind = 'terminated' then 'terminated'
+    when status in ('errored', 'complete') and kind = 'retried' then 'running'
+    else status
+  end;
+
+-- The life of each instance: its status, save whether it waits, and the entries that say more.
+create view internal.lives as
+select
+  e.created_seq,
+  list_reduce(list(e.kind order by e.seq), lambda status, kind : internal.after(status, kind), 'queued') as status,
+  min(e.recorded_at) filter (e.kind = 'activated' and e.seq > coalesce(r.seq, 0)) as started_at,
+  max(e.seq) filter (e.kind = 'activated') as activated_seq,
+  max(e.seq) filter (e.kind in ('completed', 'errored', 'terminated')) as end_seq
+from internal.counted as e
+left join (select created_seq, max(seq) as seq from internal.restarts where kind = 'restarted' group by created_seq) as r
+  on r.created_seq = e.created_seq
+where e.kind not in ('created', 'claimed', 'released', 'event', 'set_aside')
+group by e.created_seq;
+
+-- Instances of which everything open waits, and not for an event that is there already. Of those that are over some are in it.
+create view internal.waiting as
+with gone as materialized (from internal.gone),
+open as materialized (
+  select
+    e.created_seq,
+    internal.type(e.kind) as type,
+    e.step,
+    e.count,
+    e.key,
+    arg_max(e.kind, e.seq) as kind,
+    max(e.seq) as seq,
+    arg_max(e.body ->> '$.event_type', e.seq) as event_type
+  from main.entries as e
+  anti join gone as g on g.seq = e.seq
+  anti join (
+    select created_seq
+    from main.entries
+    where kind in ('completed', 'errored', 'terminated', 'restarted', 'retried')
+    group by created_seq
+    having bool_or(kind in ('completed', 'errored', 'terminated')) and not bool_or(kind in ('restarted', 'retried'))
+  ) as over on over.created_seq = e.created_seq
+  where e.step is not null and not internal.is_end(e.kind)
+  group by e.created_seq, type, e.step, e.count, e.key
+)
+select s.created_seq
+from open as s
+anti join (
+  select
+    e.created_seq,
+    internal.type(e.kind) as type,
+    e.step,
+    e.count,
+    e.key
+  from main.entries as e
+  join (select distinct created_seq from open) as o on o.created_seq = e.created_seq
+  anti join gone as g on g.seq = e.seq
+  where e.step is not null and internal.is_end(e.kind)
+) as d
+  on d.created_seq = s.created_seq
+  and d.type = s.type
+  and d.step = s.step
+  and d.count = s.count
+  and d.key is not distinct from s.key
+left join internal.fences as f on f.created_seq = s.created_seq
+left join internal.free as e on e.created_seq = s.created_seq and s.kind = 'wait.started' and e.type = s.event_type
+group by s.created_seq
+having bool_or(internal.state(s.kind, s.seq, f.seq) in ('retrying', 'sleeping', 'waiting'))
+  and not bool_or(internal.state(s.kind, s.seq, f.seq) = 'running')
+  and count(e.created_seq) = 0;
+
+create view instances as
+select
+  i.workflow,
+  i.instance_id,
+  i.created_seq,
+  case when l.status = 'running' and w.created_seq is not null then 'waiting' else coalesce(l.status, 'queued') end as status,
+  i.created_at,
+  l.started_at,
+  case when l.status in ('complete', 'errored', 'terminated') then e.recorded_at end as ended_at,
+  internal.json(i.value, i.body) as params,
+  case when l.status = 'complete' and e.kind = 'completed' then internal.json(e.value, e.body) end as output,
+  case when l.status = 'errored' then e.body ->> '$.error.type' end as error_type,
+  case when l.status = 'errored' then internal.shown(e.body ->> '$.error.message', e.body) end as error_message,
+  coalesce(a.body ->> '$.code_hash', i.body ->> '$.code_hash') as code_hash,
+  coalesce(i.body ->> '$.parent.id', i.body ->> '$.parent') as parent_id
+from internal.instances as i
+left join internal.lives as l on l.created_seq = i.created_seq
+left join internal.waiting as w on w.created_seq = i.created_seq
+left join (select * from main.entries where kind in ('completed', 'errored', 'terminated')) as e on e.seq = l.end_seq
+left join (select seq, body from main.entries where kind = 'activated') as a on a.seq = l.activated_seq;
+comment on view instances is 'one row per instance: status, parameters, output';
+comment on column instances.workflow is 'name of the workflow';
+comment on column instances.instance_id is 'id; it may be used again after delete';
+comment on column instances.created_seq is 'the instance: seq of the entry that created it, the key to join by';
+comment on column instances.status is 'queued, running, waiting, paused, waitingForPause, rollingBack, errored, terminated or complete';
+comment on column instances.created_at is 'when it was created';
+comment on column instances.started_at is 'when run was first called since the last restart';
+comment on column instances.ended_at is 'when it was finished; empty before';
+comment on column instances.params is 'JSON of the parameters, where they have a JSON form';
+comment on column instances.output is 'JSON of what run returned, where it has a JSON form';
+comment on column instances.error_type is 'class of the error that ended it';
+comment on column instances.error_message is 'text of the error that ended it';
+comment on column instances.code_hash is 'source of the workflow it ran last: hash in sources';
+comment on column instances.parent_id is 'id of the instance that made it';
+
+create view internal.steps as
+select
+  created_seq,
+  type,
+  step,
+  count,
+  key,
+  arg_max(kind, internal.rank(kind, seq)) as kind,
+  arg_max(seq, internal.rank(kind, seq)) as seq,
+  arg_max(recorded_at, internal.rank(kind, seq)) as recorded_at,
+  arg_max(body, internal.rank(kind, seq)) as body,
+  arg_max(value, internal.rank(kind, seq)) as value,
+  arg_min(body, seq) as first_body,
+  arg_min(recorded_at, seq) as first_recorded_at
+from internal.step_entries
+group by created_seq, type, step, count, key;
+
+create view steps as
+select
+  i.workflow,
+  i.instance_id,
+  s.created_seq,
+  s.step as name,
+  s.count,
+  s.key,
+  case when s.key is null then s.type else 'map' end as type,
+  internal.state(s.kind, s.seq, n.seq) as status,
+  coalesce(try_cast(s.body ->> '$.attempt' as integer), 0) as attempts,
+  coalesce(try_cast(s.first_body ->> '$.started_at' as timestamptz), s.first_recorded_at) as started_at,
+  case when internal.is_end(s.kind) or ends_with(s.kind, '.cancelled') then s.recorded_at end as ended_at,
+  date_diff(
+    'microsecond',
+    coalesce(try_cast(s.first_body ->> '$.started_at' as timestamptz), s.first_recorded_at),
+    ended_at
+  ) / 1e6 as duration_s,
+  case when internal.what(s.kind) = 'finished' then internal.json(s.value, s.body) end as output,
+  s.body ->> '$.output_type' as output_type,
+  case
+    when not internal.withheld(s.body) then (select value from main.meta where key = 'artifacts') || '/' || (s.body ->> '$.uri')
+  end as output_uri,
+  s.body ->> '$.error.type' as error_type,
+  internal.shown(s.body ->> '$.error.message', s.body) as error_message,
+  coalesce(s.body ->> '$.code_hash', s.first_body ->> '$.code_hash') as code_hash
+from internal.steps as s
+join internal.instances as i on i.created_seq = s.created_seq
+left join internal.fences as n on n.created_seq = s.created_seq;
+comment on view steps is 'one row per step, sleep, wait and map item; output_uri is the path of a stored table or array';
+comment on column steps.workflow is 'name of the workflow';
+comment on column steps.instance_id is 'id of the instance';
+comment on column steps.created_seq is 'the instance, the key to join by';
+comment on column steps.name is 'name of the step';
+comment on column steps.count is 'which call of that name, 1-based';
+comment on column steps.key is 'key of a map item; empty for others';
+comment on column steps.type is 'do, sleep, wait, child, map (an item) or rollback';
+comment on column steps.status is 'running, retrying, sleeping, waiting, finished, failed, cancelled or interrupted';
+comment on column steps.attempts is 'tries so far; 0 where there are none';
+comment on column steps.started_at is 'when it began';
+comment on column steps.ended_at is 'when it ended; empty before';
+comment on column steps.duration_s is 'seconds from begin to end, waits between tries counted in';
+comment on column steps.output is 'JSON of the result, where it has a JSON form';
+comment on column steps.output_type is 'type of the result';
+comment on column steps.output_uri is 'path of the file that holds a table, an array or a large result: read_parquet(output_uri)';
+comment on column steps.error_type is 'class of the last error';
+comment on column steps.error_message is 'text of the last error';
+comment on column steps.code_hash is 'code of the body';
+
+create view attempts as
+select
+  t.workflow,
+  t.instance_id,
+  t.created_seq,
+  t.step as name,
+  t.count,
+  t.key,
+  t.attempt,
+  case internal.what(t.kind)
+    when 'started' then case when t.seq < n.seq then 'interrupted' else 'running' end
+    when 'retrying' then 'failed'
+    else internal.what(t.kind)
+  end as status,
+  t.started_at,
+  case when not ends_with(t.kind, '.started') then t.recorded_at end as ended_at,
+  t.body ->> '$.error.type' as error_type,
+  internal.shown(t.body ->> '$.error.message', t.body) as error_message
+from (
+  select
+    i.workflow,
+    i.instance_id,
+    e.created_seq,
+    e.type,
+    e.step,
+    e.count,
+    e.key,
+    try_cast(e.body ->> '$.attempt' as integer) as attempt,
+    max(e.seq) as seq,
+    arg_max(e.kind, e.seq) as kind,
+    arg_max(e.recorded_at, e.seq) as recorded_at,
+    arg_max(e.body, e.seq) as body,
+    arg_min(coalesce(try_cast(e.body ->> '$.started_at' as timestamptz), e.recorded_at), e.seq) as started_at
+  from internal.step_entries as e
+  join internal.instances as i on i.created_seq = e.created_seq
+  join internal.steps as s  -- what came after the end of its step changes nothing
+    on s.created_seq = e.created_seq
+    and s.type = e.type
+    and s.step = e.step
+    and s.count = e.count
+    and s.key is not distinct from e.key
+    and e.seq <= s.seq
+  where e.type <> 'rollback'
+  group by i.workflow, i.instance_id, e.created_seq, e.type, e.step, e.count, e.key, attempt
+  having attempt is not null
+) as t
+left join internal.fences as n on n.created_seq = t.created_seq;
+comment on view attempts is 'one row per try of a step';
+comment on column attempts.workflow is 'name of the workflow';
+comment on column attempts.instance_id is 'id of the instance';
+comment on column attempts.created_seq is 'the instance, the key to join by';
+comment on column attempts.name is 'name of the step';
+comment on column attempts.count is 'which call of that name, 1-based';
+comment on column attempts.key is 'key of a map item; empty for others';
+comment on column attempts.attempt is 'which try, 1-based';
+comment on column attempts.status is 'running, finished, failed, cancelled or interrupted';
+comment on column attempts.started_at is 'when it began';
+comment on column attempts.ended_at is 'when it ended; empty before';
+comment on column attempts.error_type is 'class of its error';
+comment on column attempts.error_message is 'text of its error';
+
+create view events as
+select
+  i.workflow,
+  i.instance_id,
+  i.created_seq,
+  e.type,
+  internal.json(e.value, e.body) as payload,
+  e.recorded_at as sent_at,
+  e.body ->> '$.by' as sent_by,
+  e.taken_at as consumed_at
+from internal.events as e
+join internal.instances as i on i.created_seq = e.created_seq;
+comment on view events is 'one row per event sent to an instance; consumed_at is empty until a wait has taken it';
+comment on column events.workflow is 'name of the workflow';
+comment on column events.instance_id is 'id of the instance';
+comment on column events.created_seq is 'the instance, the key to join by';
+comment on column events.type is 'type of the event';
+comment on column events.payload is 'JSON of the payload, where it has a JSON form';
+comment on column events.sent_at is 'when it was recorded';
+comment on column events.sent_by is 'who sent it';
+comment on column events.consumed_at is 'when a wait took it; empty before';
+
+create view history as
+select
+  e.seq,
+  e.recorded_at,
+  i.workflow,
+  i.instance_id,
+  e.created_seq,
+  e.token,
+  e.kind,
+  e.step,
+  e.count,
+  case when e.kind <> 'created' then e.key end as key,
+  e.body,
+  case when not internal.withheld(e.body) then e.value end as value
+from main.entries as e
+join internal.instances as i on i.created_seq = e.created_seq;
+comment on view history is 'the entries of instances that are not deleted, with the names of workflow and instance';
+comment on column history.seq is 'place in the history';
+comment on column history.recorded_at is 'when it was recorded';
+comment on column history.workflow is 'name of the workflow';
+comment on column history.instance_id is 'id of the instance';
+comment on column history.created_seq is 'the instance, the key to join by';
+comment on column history.token is 'the claim under which it was written; 0 for what others say';
+comment on column history.kind is 'what happened, such as created, do.finished, event';
+comment on column history.step is 'name of the step; empty for the instance itself';
+comment on column history.count is 'which call of that name, 1-based';
+comment on column history.key is 'key of a map item';
+comment on column history.body is 'JSON: what else the kind carries';
+comment on column history.value is 'the encoded value';
+
+create view logs as
+select
+  a.workflow,
+  a.instance_id,
+  a.created_seq,
+  a.name,
+  a.count,
+  a.key,
+  a.attempt,
+  l.part,
+  l.item.at as logged_at,
+  l.item.stream as stream,
+  l.item.text as text
+from (
+  select
+    *,
+    unnest(from_json(items, '[{"stream":"VARCHAR","at":"TIMESTAMPTZ","text":"VARCHAR"}]')) as item
+  from main.log_chunks
+  where type <> 'rollback'
+) as l
+join main.attempts as a
+  on a.created_seq = l.created_seq
+  and a.name = l.step
+  and a.count = l.count
+  and a.key is not distinct from l.key
+  and a.attempt = l.attempt
+  and a.started_at = l.started_at;
+comment on view logs is 'one row for each piece of what a step printed, logged, warned and displayed';
+comment on column logs.workflow is 'name of the workflow';
+comment on column logs.instance_id is 'id of the instance';
+comment on column logs.created_seq is 'the instance, the key to join by';
+comment on column logs.name is 'name of the step';
+comment on column logs.count is 'which call of that name, 1-based';
+comment on column logs.key is 'key of a map item; empty for others';
+comment on column logs.attempt is 'which try, 1-based';
+comment on column logs.part is 'place among the parts of the attempt';
+comment on column logs.logged_at is 'when it was put out';
+comment on column logs.stream is 'stdout, stderr, log, warning, display or note';
+comment on column logs.text is 'the text';
