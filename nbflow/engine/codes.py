@@ -195,14 +195,15 @@ class StepCode:
         return "\n".join(filter(None, (difference(label, old.get(label, ""), new.get(label, "")) for label in labels)))
 
     def _differing(self) -> list[str]:
-        return [] if self._present is None else self._present.what_differs(self._recorded, self._parts())
+        return [] if self._present is None else self._present.what_differs(self._recorded, self.parts())
 
-    def _parts(self) -> dict[str, str] | None:
+    def parts(self) -> dict[str, str] | None:
+        """The recorded parts by label, where the store has them."""
         hash_ = self._recorded.get("code_hash")
         return parts_of(self._source(hash_)) if hash_ else None
 
     def _texts(self) -> dict[str, str]:
-        return {label: self._source(hash_) or "" for label, hash_ in (self._parts() or {}).items()}
+        return {label: self._source(hash_) or "" for label, hash_ in (self.parts() or {}).items()}
 
     def _source(self, hash_: str) -> str | None:
         try:

@@ -162,11 +162,7 @@ def _restart(_engine: "Engine", call: Call) -> Answer:
     if "--stale" in call.options:
         if "--from" in call.options:
             raise UsageError("--from and --stale exclude each other: both say where to start")
-        stale = next((step for step in instance.steps if step.stale), None)
-        if stale is None:
-            message = f"no step of {instance.id!r} is stale; nothing was done"
-            raise UsageError(message)
-        instance.restart(from_step=stale)
+        instance.restart_stale()
     elif (name := call.options.get("--from")) is not None:
         instance.restart(from_step=step_named(instance, name))
     else:

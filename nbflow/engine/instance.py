@@ -29,6 +29,7 @@ from nbflow.store.views import InstanceView, StepView, instance_view, step_view
 from nbflow.values import codec, failures
 
 if TYPE_CHECKING:
+    from nbflow.engine.changes import CodeChanges
     from nbflow.engine.engine import Engine
 
 
@@ -68,7 +69,7 @@ class WorkflowInstance:
         """Where it stands now, truthful (S5)."""
         view = self.view()
         output = self.output if view.status is Status.COMPLETE else None
-        with self._folded() as history:
+        with self.folded() as history:
             rollback = history.head.rollback
         return InstanceStatus(
             status=view.status,
@@ -88,7 +89,7 @@ class WorkflowInstance:
             InstanceFailedError: it errored or was terminated; the step's error is its cause.
             InvalidStatusError: it is not finished; `await` it.
         """
-        with self._folded() as history:
+        with self.folded() as history:
             head = history.head
             status, output, error = head.status, head.output, head.error
         if status is Status.COMPLETE:
@@ -114,7 +115,7 @@ class WorkflowInstance:
 
     def rows(self, start: int, stop: int | None) -> tuple[int, list[StepView]]:
         """How many steps there are, and a page of them, in order of start."""
-        with self._folded() as history:
+        with self.folded() as history:
             return self._page(history, start, stop)
 
     def _page(self, history: History, start: int, stop: int | None) -> tuple[int, list[StepView]]:
@@ -134,7 +135,7 @@ class WorkflowInstance:
             place: from the number of lines, which to give: start and stop.
             wanted: of all steps only those, ungrouped.
         """
-        with self._folded() as history:
+        with self.folded() as history:
             lines = outline(history, self._engine.clock.now(), opened, wanted)
             start, stop = place(len(lines))
             page = [
@@ -145,19 +146,19 @@ class WorkflowInstance:
 
     def step_of(self, key: StepKey) -> StepView | None:
         """The step of that key, None where none is recorded."""
-        with self._folded() as history:
+        with self.folded() as history:
             step = history.steps.get(key)
             return None if step is None else self._step_view(history, step)
 
     def restart_plan(self, from_step: StepKey | None) -> RestartPlan:
         """What a restart from there would keep and run again; nothing is done."""
-        with self._folded() as history:
+        with self.folded() as history:
             return restart_plan(history, from_step)
 
     def _step_view(self, history: History, step: StepRecord) -> StepView:
         code = code_of(self._engine, step, self._live())
         log, progress = partial(self._read_log, step), None if (kept := self._log(step)) is None else kept.progress
-        return step_view(step, history.replayed, partial(self._load, step), code, log, progress)
+        return step_view(step, history.replayed, partial(self.load, step), code, log, progress)
 
     def _log(self, step: StepRecord) -> Log | None:
         """What a running attempt puts out."""
@@ -167,7 +168,8 @@ class WorkflowInstance:
     def _read_log(self, step: StepRecord) -> tuple[LogItem, ...]:
         return log_of(self._engine, self.created_seq, step, self._log(step))
 
-    def _load(self, step: StepRecord) -> object:
+    def load(self, step: StepRecord) -> object:
+        """The output of a step, decoded now."""
         if step.value is None or step.state is not StepState.FINISHED:
             return None
         return REDACTED if step.sensitive else codec.decode(step.value, self._files)
@@ -178,7 +180,7 @@ class WorkflowInstance:
         Raises:
             NotFoundError: no such step is recorded.
         """
-        with self._folded() as history:
+        with self.folded() as history:
             for key, step in history.steps.items():
                 if key.name == name and key.count == count and key.key is None:
                     return self._step_view(history, step)
@@ -204,7 +206,7 @@ class WorkflowInstance:
         live = self._live()
         if live is not None:
             return live.view()
-        with self._folded() as history:
+        with self.folded() as history:
             owner = history.head.owner
             alive = None if owner is None else self._engine.store.alive(owner)
             view = instance_view(history, here=False, owner_alive=alive)
@@ -232,7 +234,7 @@ class WorkflowInstance:
         return self._engine.live.get(self.created_seq)
 
     @contextlib.contextmanager
-    def _folded(self) -> Iterator[History]:
+    def folded(self) -> Iterator[History]:
         """What is known of it; nobody changes it inside the `with`."""
         live = self._live()
         if live is not None:
@@ -244,6 +246,18 @@ class WorkflowInstance:
                 msg = f"instance {self.id!r} of workflow {self.workflow_name!r} does not exist any more"
                 raise NotFoundError(msg)
             yield history
+
+    def code_changes(self) -> "CodeChanges":
+        """What the present code would do with what is recorded: steps kept, stale, unreached and new, with diffs (S57).
+
+        Replays `run` against the history: no body runs and nothing is recorded, but code outside steps runs.
+
+        Raises:
+            NotFoundError: the workflow is not registered here.
+        """
+        from nbflow.engine import changes  # it is built on what this module is part of
+
+        return changes.code_changes(self._engine, self)
 
     # -- controlling --------------------------------------------------------------------------------------------------
 
@@ -284,6 +298,16 @@ class WorkflowInstance:
             NotFoundError: no such step; nothing was touched.
         """
         control.restart(self._engine, self, from_step, by)
+
+    def restart_stale(self, by: str | None = None) -> None:
+        """Run the first stale step again, and all that started after it.
+
+        Raises:
+            UsageError: no step is stale; nothing was touched.
+        """
+        from nbflow.engine import changes
+
+        changes.restart_stale(self._engine, self, by)
 
     def delete(self, by: str | None = None) -> None:
         """Remove it from every view, free its id, remove its artefacts (S45)."""

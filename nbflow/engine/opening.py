@@ -1,11 +1,12 @@
 """Which instance a cell is about, and what happens to it: the table of API.md §3, and what registering resumes (S51)."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from nbflow.core import names
 from nbflow.core.history import Head, History
 from nbflow.core.model import FINISHED, Kind, Status, StepState, StepType
+from nbflow.engine import changes
 from nbflow.engine.calls import noted
 from nbflow.engine.control import retried_from
 from nbflow.engine.creating import make
@@ -45,7 +46,11 @@ class Opened:
         live = engine.live.get(instance.created_seq)
         if live is not None and self.what != "created":
             live.codes.after_replay(REPLAY)
-        stale = stale_text(instance.view())
+        view = instance.view()
+        workflow = engine.registry.find(instance.workflow_name)
+        if self.what == "finished" and not view.stale_steps and workflow is not None:
+            view = replace(view, stale_steps=changes.stale_by_name(engine, instance, workflow))
+        stale = stale_text(view)
         return f"{self.line} · {stale}" if stale else self.line
 
     def start(self) -> None:

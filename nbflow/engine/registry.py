@@ -28,7 +28,7 @@ class Workflow:
         name: what it is registered under.
         cls: the class, the latest that was registered.
         code_hash: the hash of its source, without comments and formatting.
-        reach: the hash of the class with the functions, classes and constants of the notebook that it reaches.
+        fingerprint: the class with the functions, classes and constants of the notebook that it reaches.
         source: the text of its cell, where it is known.
         make_step: makes the `step` of an activation; the test kit puts its own here.
     """
@@ -38,8 +38,7 @@ class Workflow:
         self.make_step: Callable[[Activation], WorkflowStep] = WorkflowStep
         self.source = source if source is not None else _source_of(cls)
         self.code_hash = code_hash(self.source) if self.source else bytecode_hash(cls)
-        found = of_class(cls)
-        self.reach = "" if found is None else found.hash
+        self.fingerprint = of_class(cls)
 
     def create(self, id: str | None = None, params: Any = None) -> "WorkflowInstance":  # noqa: A002 - the contract's name
         """Create an instance and start it; it is durable when this returns (S1).
@@ -101,6 +100,11 @@ class Workflow:
         return await entrypoint.run(event, self.make_step(activation))
 
     @property
+    def reach(self) -> str:
+        """The hash of the class with the functions, classes and constants of the notebook that it reaches."""
+        return "" if self.fingerprint is None else self.fingerprint.hash
+
+    @property
     def code_marks(self) -> dict[str, str]:
         """What the entry of an activation says of its code."""
         return {"code_hash": self.code_hash} | ({"reach": self.reach} if self.reach else {})
@@ -139,7 +143,7 @@ class Registry:
                 return fresh, True
             changed = (known.code_hash, known.reach) != (fresh.code_hash, fresh.reach)
             # The same object stays valid: whoever holds it goes on with the present class.
-            known.cls, known.source, known.code_hash, known.reach = cls, fresh.source, fresh.code_hash, fresh.reach
+            known.cls, known.source, known.code_hash, known.fingerprint = cls, fresh.source, fresh.code_hash, fresh.fingerprint
             return known, changed
 
     def get(self, name: str) -> Workflow:

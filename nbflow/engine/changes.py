@@ -1,0 +1,218 @@
+"""What the present code would do with what is recorded: steps kept, stale, not reached, new (S56, S57).
+
+Found by a replay that runs no body and records nothing: recorded steps return what is recorded, all others never return. It
+is the one way that cannot be wrong about what a step is given to run; code of `run` outside steps does run.
+"""
+
+import contextvars
+import re
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from nbflow.core.history import StepRecord
+from nbflow.core.model import Entry, Kind, StepKey, StepState, StepType
+from nbflow.core.parts import BODY
+from nbflow.engine.activation import Activation
+from nbflow.engine.codes import StepCode
+from nbflow.engine.entrypoint import make_event
+from nbflow.engine.live import LiveInstance
+from nbflow.engine.scope import Scope
+from nbflow.errors import InvalidStatusError, UndecodableError, UsageError
+from nbflow.store.views import StepView, step_view
+from nbflow.values import codec
+
+if TYPE_CHECKING:
+    from nbflow.engine.engine import Engine
+    from nbflow.engine.instance import WorkflowInstance
+    from nbflow.engine.registry import Workflow
+
+_NAME = re.compile(r"^(?:async )?def (\w+)", re.MULTILINE)
+PATIENCE = 30.0  # seconds that `run` may take for it, all its steps being answered
+
+
+@dataclass(frozen=True, slots=True)
+class CodeChanges:
+    """The recorded steps of an instance against the present code.
+
+    Attributes:
+        kept: called again with the code and arguments that are recorded.
+        stale: called again with others; `stale_why` and `code_diff` of each say what changed.
+        unreached: recorded, and not asked for any more.
+        new: called, and not recorded.
+        unknown: recorded, and behind a step that is new or unfinished: whether they are reached shows only when that has run.
+    """
+
+    kept: tuple[StepView, ...] = ()
+    stale: tuple[StepView, ...] = ()
+    unreached: tuple[StepView, ...] = ()
+    new: tuple[StepKey, ...] = ()
+    unknown: tuple[StepView, ...] = ()
+
+    @property
+    def diff(self) -> str:
+        """The diffs of all stale steps."""
+        return "\n".join(step.code_diff for step in self.stale if step.code_diff)
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.kept)} kept"]
+        lines += [f"stale: {step.key} ({', '.join(step.stale_why)})" for step in self.stale]
+        lines += [f"unreached: {step.key}" for step in self.unreached]
+        lines += [f"new: {key}" for key in self.new]
+        lines += [f"not known before the new code has run: {step.key}" for step in self.unknown]
+        return "\n".join(filter(None, [*lines, self.diff]))
+
+    __repr__ = __str__
+
+
+def code_changes(engine: "Engine", instance: "WorkflowInstance") -> CodeChanges:
+    """See `WorkflowInstance.code_changes`."""
+    engine.check_open()
+    engine.thread.forbid_here("code_changes()")
+    workflow = engine.workflow(instance.workflow_name)
+    probe = _Probe(engine, instance.history(), workflow)
+    context = contextvars.copy_context()
+    engine.thread.post(partial(probe.begin, context))
+    if not probe.over.wait(PATIENCE):
+        engine.thread.post(probe.give_up)
+        msg = (
+            f"`run` of {instance.workflow_name!r} did not get through its recorded steps in {PATIENCE:g} s, so what has "
+            f"changed is not known; move what takes so long into a step"
+        )
+        raise InvalidStatusError(msg)
+    return probe.found(instance)
+
+
+class _Rest:
+    """The probe takes no slot, and leaves the ones of the instance alone."""
+
+    hibernating = False
+
+    def may_work(self, _then: Callable[[], None]) -> bool:
+        """Always: it does nothing."""
+        return True
+
+
+class _Probe(LiveInstance):
+    """A replay that runs nothing (S49) and whose entries nobody hears of."""
+
+    def __init__(self, engine: "Engine", entries: list[Entry], workflow: "Workflow") -> None:
+        super().__init__(engine, entries, workflow)
+        self.rest = _Rest()  # type: ignore[assignment]
+        self.over = threading.Event()
+        self.error: BaseException | None = None
+        self._probing: Activation | None = None
+
+    def begin(self, context: contextvars.Context) -> None:
+        """Call `run`. On the loop."""
+        workflow = self.workflow
+        assert workflow is not None
+        try:
+            event = make_event(codec.decode(self.history.head.params, self.files), self.history.head)
+        except UndecodableError as error:
+            self._end_with(error)
+            return
+        activation = Activation(self, lambda: workflow.run(event, activation))
+        activation.collecting = self.over.set
+        self.activation = self._probing = activation
+        activation.start(context)
+
+    def record(self, kind: Kind, key: StepKey | None = None, *_: Any, **__: Any) -> Entry:
+        """Nothing is recorded: `run` only looks as if it went on."""
+        return Entry(kind, 0, 0, self.engine.clock.now(), None if key is None else key.name)
+
+    def fail(self, _activation: Activation, error: BaseException) -> None:
+        """The replay could not go on."""
+        self._end_with(error)
+
+    def interrupt(self, _activation: Scope, _key: StepKey | None, error: UndecodableError) -> None:
+        """A recorded value cannot be read now: what comes after it cannot be known."""
+        self._end_with(error)
+
+    def stopped(self, _activation: Scope) -> None:
+        """The engine closes."""
+        self._end_with(InvalidStatusError("the engine was closed meanwhile"))
+
+    def _end_with(self, error: BaseException) -> None:
+        self.error = error
+        self.over.set()
+        self.give_up()
+
+    def give_up(self) -> None:
+        """Drop what is left of it."""
+        if self._probing is not None:
+            self._probing.abandon()
+
+    def found(self, instance: "WorkflowInstance") -> CodeChanges:
+        """Sort what is recorded by what `run` has asked for."""
+        if self.error is not None:
+            raise self.error
+        activation = self._probing
+        assert activation is not None
+        called = [StepKey(kind, name, n) for (kind, name), last in activation.counts.items() for n in range(1, last + 1)]
+        asked = set(called)
+        stale = set(self.codes.stale)
+        blocked = not activation.returned and activation.failure is None
+        kept, other, rest = [], [], []
+        for record in sorted(self.history.steps.values(), key=lambda step: step.order):
+            if record.key.type is StepType.ROLLBACK or record.parent is not None:
+                continue  # steps of a body that does not run are not asked for
+            view = self._view(record, instance)
+            if record.key in stale:
+                other.append(view)
+            elif record.key in asked or record.key.key is not None:
+                kept += [view] if record.ended and record.state is not StepState.CANCELLED else []
+            else:
+                rest.append(view)
+        new = tuple(key for key in called if key not in self.history.steps)
+        lost, unknown = ([], rest) if blocked else (rest, [])
+        return CodeChanges(tuple(kept), tuple(other), tuple(lost), new, tuple(unknown))
+
+    def _view(self, record: StepRecord, instance: "WorkflowInstance") -> StepView:
+        code = StepCode(self.engine, record.body, self.codes.of(record))
+        return step_view(record, self.history.replayed, partial(instance.load, record), code)
+
+
+def stale_by_name(engine: "Engine", instance: "WorkflowInstance", workflow: "Workflow") -> tuple[StepKey, ...]:
+    """The finished steps that reach by name what is another thing now; for a finished instance, of which nothing is to run.
+
+    Says less than `code_changes`: what only a call would show (which function a step is given, its arguments) is not known.
+    """
+    present = {} if workflow.fingerprint is None else {part.label: part.hash for part in workflow.fingerprint.parts}
+    stale, known = [], dict[str, bool]()
+    with instance.folded() as history:
+        steps = sorted(history.steps.values(), key=lambda step: step.order)
+    for step in steps:
+        code = step.body.get("code_hash") if step.state is StepState.FINISHED else None
+        if code and code not in known:
+            known[code] = _differs(present, StepCode(engine, step.body))
+        if code and known[code]:
+            stale.append(step.key)
+    return tuple(stale)
+
+
+def _differs(present: Mapping[str, str], code: StepCode) -> bool:
+    parts = code.parts() or {}
+    named = _NAME.search(code.text)
+    if named is not None and present.get(named[1], parts[BODY]) != parts[BODY]:
+        return True
+    return any(present.get(label, hash_) != hash_ for label, hash_ in parts.items() if label != BODY)
+
+
+def restart_stale(engine: "Engine", instance: "WorkflowInstance", by: str | None) -> None:
+    """See `WorkflowInstance.restart_stale`."""
+    first = next(iter(instance.view().stale_steps), None)
+    if first is None:
+        if engine.registry.find(instance.workflow_name) is None:
+            msg = (
+                f"which steps of {instance.id!r} are stale is known only where the code of {instance.workflow_name!r} is: "
+                f"run %workflow restart --stale in its notebook, or name the step: restart --from NAME"
+            )
+            raise UsageError(msg)
+        first = next((step.key for step in code_changes(engine, instance).stale), None)
+    if first is None:
+        msg = f"no step of {instance.id!r} is stale; nothing was done"
+        raise UsageError(msg)
+    instance.restart(first, by)
