@@ -105,7 +105,11 @@ class Codes:
 
     def _present(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Present:
         fingerprint, bound = of_callable(fn, args)
-        return Present(fingerprint, bound, self._contents.of(args) if args else None)
+        try:
+            args_hash = self._contents.of(args) if args else None
+        except BaseException:  # noqa: BLE001 - an object of the user's that raises when it is looked at: nothing is said of it
+            args_hash = None
+        return Present(fingerprint, bound, args_hash)
 
     @property
     def stale(self) -> tuple[StepKey, ...]:

@@ -5,14 +5,15 @@ from typing import Any
 
 SMALL = 1024  # bytes of text; the rule says 1 kB
 _BITS = 8 * SMALL
-_PLAIN = frozenset({NoneType, bool, int, float, complex, str, bytes})
+# By id: asking a class of the user's for its hash, or whether it is equal, may call what he wrote.
+_PLAIN = frozenset(map(id, (NoneType, bool, int, float, complex, str, bytes)))
 _DEPTH = 8
 
 
 def is_small(value: object, depth: int = _DEPTH) -> bool:
     """Whether it is None, a bool, a number, a text or bytes of 1 kB at most, or a tuple of them; exact types only."""
     cls = type(value)
-    if cls in _PLAIN:
+    if id(cls) in _PLAIN:
         if cls is str or cls is bytes:
             return len(value) <= SMALL  # type: ignore[arg-type]
         return cls is not int or value.bit_length() <= _BITS  # type: ignore[attr-defined]

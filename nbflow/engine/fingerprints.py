@@ -7,14 +7,13 @@ names that the walk relied on mean the same. Constants in closures, defaults and
 
 import logging
 import zlib
-from types import FunctionType, MethodType
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 from nbflow.core.parts import Fingerprint, fingerprint
 from nbflow.engine.constants import is_small, token
 from nbflow.engine.reach import (
     CACHED,
-    CONTAINERS,
     FEW,
     MISSING,
     Reach,
@@ -23,16 +22,17 @@ from nbflow.engine.reach import (
     func_of,
     is_class,
     is_code,
+    is_container,
     is_partial,
     keywords_of,
-    label_of,
+    known_as,
     members,
     own_dict,
     reads,
 )
 
 _KEPT = 2_000
-_PASSED = frozenset({FunctionType, MethodType, CACHED})
+_PASSED = frozenset(map(id, (FunctionType, MethodType, CACHED)))
 _NO_CONSTANTS: dict[str, str] = {}
 
 log = logging.getLogger("nbflow")
@@ -94,11 +94,19 @@ class _Shape:
             given = [self.of(each, "arguments") for each in args_of(value)]
             named = [(key, self.of(each, key)) for key, each in keywords_of(value).items()]
             return "partial", self.of(func_of(value), name), *given, *named
-        if cls in CONTAINERS and len(value) <= FEW:
-            return cls, *(self.of(each, name) for each in members(value) if is_code(each) or type(each) in CONTAINERS)
+        if is_container(value):
+            return cls, *(self.of(each, name) for each in self._members(value))
+        if cls is BuiltinFunctionType:
+            return known_as(value)
         known_by = value if is_class(value) else cls
         self.alive.append(known_by)
         return id(known_by)
+
+    def _members(self, container: Any) -> list[Any]:
+        if id(container) in self._seen or len(container) > FEW:
+            return []
+        self._seen[id(container)] = len(self._seen)
+        return [each for each in members(container) if is_code(each) or is_container(each)]
 
     def _before(self, name: str) -> int:
         return int(self.constants.get(name, "0"), 16)
@@ -136,7 +144,7 @@ def of_callable(fn: Any, args: tuple[Any, ...] = ()) -> tuple[Fingerprint | None
                 return known.fingerprint, _NO_CONSTANTS
             return _walk(id(fn.__code__), fn, (), [fn.__code__]).fingerprint, _NO_CONSTANTS
         shape = _Shape()
-        passed = tuple(each for each in args if type(each) in _PASSED or is_partial(each))
+        passed = tuple(each for each in args if id(type(each)) in _PASSED or is_partial(each))
         key = (shape.of(fn, ""), *(shape.of(each, "") for each in passed))
         known = _known.get(key)
         if known is None or not known.holds():
@@ -167,7 +175,7 @@ def _walk(key: object, fn: Any, passed: tuple[Any, ...], alive: list[object]) ->
     reach = Reach()
     reach.root(fn)
     for each in passed:
-        reach.visit(each, label_of(each, "arguments"), bound=True)
+        reach.passed(each)
     if len(_known) >= _KEPT:
         _known.clear()
     found = _known[key] = _Known(reach, alive)

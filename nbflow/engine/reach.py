@@ -5,6 +5,7 @@ Only looks: types are compared, members are read from where Python stores them, 
 
 import dis
 import functools
+from collections import deque
 from collections.abc import Iterator
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -17,7 +18,7 @@ from nbflow.engine.own import owns_class, owns_function, owns_module
 from nbflow.engine.texts import bytecode_hash, is_written, place_of
 
 CACHED = type(functools.lru_cache(_ := lambda: None))
-CONTAINERS = (list, tuple, set, frozenset, dict)
+_CONTAINERS = frozenset(map(id, (list, tuple, set, frozenset, dict)))
 FEW = 32  # members of a container that is looked into
 _MOST = 500  # parts; whoever reaches more is told the truth about the first ones
 _READS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
@@ -27,18 +28,24 @@ _dict_of = type.__dict__["__dict__"].__get__
 _mro_of = type.__dict__["__mro__"].__get__
 _bases_of = type.__dict__["__bases__"].__get__
 _name_of = type.__dict__["__name__"].__get__
+_module_of = type.__dict__["__module__"].__get__
 func_of, args_of, keywords_of = (functools.partial.__dict__[name].__get__ for name in ("func", "args", "keywords"))
 _names: dict[int, tuple[CodeType, tuple[str, ...], frozenset[str]]] = {}
 
 
 def is_class(value: object) -> bool:
     """Whether it is a class; asks its type, not the value."""
-    return type in _mro_of(type(value))
+    return issubclass(type(value), type)
 
 
 def is_partial(value: object) -> bool:
     """Whether it is a `functools.partial`, of a subclass too."""
-    return functools.partial in _mro_of(type(value))
+    return issubclass(type(value), functools.partial)
+
+
+def is_container(value: object) -> bool:
+    """Whether it is a list, tuple, set or dict of Python's own."""
+    return id(type(value)) in _CONTAINERS
 
 
 def members(value: Any) -> list[Any]:
@@ -71,18 +78,32 @@ class Reach:
         self.snapshots: list[tuple[Any, list[Any]]] = []
         self.alive: list[object] = []
         self._seen: set[int] = set()
+        self._ahead: deque[tuple[Any, str, set[tuple[str, ...]]]] = deque()
 
     def root(self, value: Any) -> None:
         """Walk from what a step was given to run."""
         if is_class(value):
             self._whole_class(value, BODY)
+            self._walk()
             return
         called = _called(value)
         if type(called) is not FunctionType or not owns_function(called):
-            self.parts.append(Part(BODY, digest(_known_as(called)), _known_as(called)))
+            self.parts.append(Part(BODY, digest(known_as(called)), known_as(called)))
         if type(called) is FunctionType and type(value) not in (FunctionType, MethodType, CACHED) and not is_partial(value):
             self._function(called, BODY, bound=True, owner=type(value))
         self.visit(value, BODY, bound=True)
+        self._walk()
+
+    def passed(self, value: Any) -> None:
+        """Walk from a function that is among the arguments of a step."""
+        self.visit(value, label_of(value, "arguments"), bound=True)
+        self._walk()
+
+    def _walk(self) -> None:
+        """Visit what globals hold; not by recursion, for a chain of helpers may be long."""
+        while self._ahead and len(self.parts) < _MOST:
+            value, name, chains = self._ahead.popleft()
+            self.visit(value, name, bound=False, chains=chains)
 
     def visit(self, value: Any, label: str, *, bound: bool, chains: set[tuple[str, ...]] = frozenset()) -> None:  # type: ignore[assignment]
         """Walk on; *bound* where constants are told apart at each call: closures, defaults and partials of a body."""
@@ -106,7 +127,7 @@ class Reach:
             self._module(value, label, chains)
         elif is_class(value):
             self._class(value, chains)
-        elif cls in CONTAINERS:
+        elif is_container(value):
             self._container(value, label, bound=bound)
         else:
             self._class(cls, chains)
@@ -158,12 +179,12 @@ class Reach:
         if stored and is_small(value):  # assigned by the code itself: state, no constant
             self.kinds.append((namespace, name, type(value)))
             return
-        followed = is_small(value) or is_code(value) or type(value) in CONTAINERS or type(value) is ModuleType
+        followed = is_small(value) or is_code(value) or is_container(value) or type(value) is ModuleType
         if followed:
             self.bindings.append((namespace, name, value))
         else:  # data: only what it is an instance of counts
             self.kinds.append((namespace, name, type(value)))
-        self.visit(value, name, bound=False, chains=chains)
+        self._ahead.append((value, name, chains))
 
     def _method(self, method: MethodType, label: str, *, bound: bool, chains: set[tuple[str, ...]]) -> None:
         function, obj = method.__func__, method.__self__
@@ -201,11 +222,11 @@ class Reach:
         self.alive.append(value)
         self.snapshots.append((value, held))
         for each in held:
-            if is_code(each) or type(each) in CONTAINERS:
+            if is_code(each) or is_container(each):
                 self.visit(each, label, bound=bound)
 
     def _class(self, cls: type, chains: set[tuple[str, ...]]) -> None:
-        if WorkflowEntrypoint in _mro_of(cls):  # it holds `run`: only the methods that are asked for are the step's code
+        if issubclass(cls, WorkflowEntrypoint):  # it holds `run`: only the methods that are asked for are the step's code
             for chain in sorted(chains):
                 self._member(cls, chain)
         elif owns_class(cls):
@@ -331,7 +352,7 @@ def _outline(cls: type) -> str:
     lines = [f"class {_name_of(cls)}({', '.join(_name_of(base) for base in _bases_of(cls))}):"]
     annotations = own.get("__annotations__")
     if type(annotations) is dict:
-        lines += [f"    {name}: {_known_as(kind)}" for name, kind in annotations.items()]
+        lines += [f"    {name}: {known_as(kind)}" for name, kind in annotations.items()]
     lines += [
         f"    {name} = {token(value)}"
         for name, value in own.items()
@@ -369,13 +390,13 @@ def _called(value: Any) -> Any:
     return value
 
 
-def _known_as(value: Any) -> str:
+def known_as(value: Any) -> str:
     """The name of something installed, without asking it anything of the user's."""
     if type(value) is str:
         return value
     if is_class(value):
-        return f"{_dict_of(value).get('__module__', 'builtins')}.{_name_of(value)}" if owns_class(value) else _name_of(value)
-    if type(value) is FunctionType or type(value).__module__ == "builtins":
+        return f"{_module_of(value)}.{_name_of(value)}" if owns_class(value) else str(_name_of(value))
+    if type(value) is FunctionType or _module_of(type(value)) == "builtins":
         module, name = getattr(value, "__module__", ""), getattr(value, "__qualname__", "")
-        return f"{module}.{name}" if name else type(value).__name__
-    return type(value).__name__
+        return f"{module}.{name}" if name else str(_name_of(type(value)))
+    return str(_name_of(type(value)))

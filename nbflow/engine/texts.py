@@ -1,8 +1,7 @@
 """The source text of code objects: from the cells and files that Python's line cache knows (S56)."""
 
-import inspect
+import dis
 import linecache
-import sys
 from types import CodeType
 from typing import Any
 
@@ -54,21 +53,14 @@ def is_written(text: str) -> bool:
 
 
 def bytecode_hash(code: CodeType) -> str:
-    """The hash of code without source: its instructions, names and constants, without file name and positions."""
-    constants = []
-    for each in code.co_consts:
-        if type(each) is CodeType:
-            constants.append(bytecode_hash(each))
-        elif type(each) is frozenset:
-            constants.append(",".join(sorted(map(repr, each))))
-        else:
-            constants.append(token(each) if is_small(each) else repr(each))
-    if constants and _has_docstring(code):
-        constants[0] = ""
-    return digest(code.co_code.hex(), " ".join((*code.co_names, *code.co_varnames, *code.co_freevars)), *constants)
+    """The hash of code without source: its instructions and what they name, without file name and positions."""
+    instructions = [f"{each.opname} {_argument(each.argval)}" for each in dis.get_instructions(code)]
+    return digest(" ".join(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]), *instructions)
 
 
-def _has_docstring(code: CodeType) -> bool:
-    if sys.version_info >= (3, 14):
-        return bool(code.co_flags & inspect.CO_HAS_DOCSTRING)
-    return type(code.co_consts[0]) is str and (not code.co_name.startswith("<"))
+def _argument(value: object) -> str:
+    if type(value) is CodeType:
+        return bytecode_hash(value)
+    if type(value) is frozenset:
+        return ",".join(sorted(map(repr, value)))
+    return token(value) if is_small(value) else repr(value)

@@ -27,6 +27,7 @@ class Outputs:
     result: dict[str, Any] | None = None
     displays: list[dict[str, Any]] = field(default_factory=list)
     updates: list[dict[str, Any]] = field(default_factory=list)
+    latest: dict[str, dict[str, Any]] = field(default_factory=dict)  # the displays of this very cell as they are now
     errors: list[dict[str, Any]] = field(default_factory=list)
     comms: list[dict[str, Any]] = field(default_factory=list)
     reply: dict[str, Any] = field(default_factory=dict)
@@ -197,8 +198,11 @@ def _take(outputs: Outputs, message: dict[str, Any]) -> bool:
         outputs.result = content["data"]
     elif kind == "display_data":
         outputs.displays.append(content["data"])
+        outputs.latest[content.get("transient", {}).get("display_id", "")] = content["data"]
     elif kind == "update_display_data":
         outputs.updates.append(content["data"])
+        if (shown := content.get("transient", {}).get("display_id", "")) in outputs.latest:
+            outputs.latest[shown] = content["data"]
     elif kind == "error":
         outputs.errors.append(content)
     return kind == "status" and content["execution_state"] == "idle"
