@@ -104,6 +104,7 @@ class _Probe(LiveInstance):
         self.over = threading.Event()
         self.error: BaseException | None = None
         self._probing: Activation | None = None
+        self._blocked = False
 
     def begin(self, context: contextvars.Context) -> None:
         """Call `run`. On the loop."""
@@ -115,9 +116,15 @@ class _Probe(LiveInstance):
             self._end_with(error)
             return
         activation = Activation(self, lambda: workflow.run(event, activation))
-        activation.collecting = self.over.set
+        activation.collecting = self._collected
         self.activation = self._probing = activation
         activation.start(context)
+
+    def _collected(self) -> None:
+        """All that can be reached has been; `run` may hang on a call that is not answered."""
+        assert self._probing is not None
+        self._blocked = any(not task.done() for task in self._probing.tasks)
+        self.over.set()
 
     def record(self, kind: Kind, key: StepKey | None = None, *_: Any, **__: Any) -> Entry:
         """Nothing is recorded: `run` only looks as if it went on."""
@@ -154,7 +161,6 @@ class _Probe(LiveInstance):
         called = [StepKey(kind, name, n) for (kind, name), last in activation.counts.items() for n in range(1, last + 1)]
         asked = set(called)
         stale = set(self.codes.stale)
-        blocked = not activation.returned and activation.failure is None
         kept, other, rest = [], [], []
         for record in sorted(self.history.steps.values(), key=lambda step: step.order):
             if record.key.type is StepType.ROLLBACK or record.parent is not None:
@@ -167,7 +173,7 @@ class _Probe(LiveInstance):
             else:
                 rest.append(view)
         new = tuple(key for key in called if key not in self.history.steps)
-        lost, unknown = ([], rest) if blocked else (rest, [])
+        lost, unknown = ([], rest) if self._blocked else (rest, [])
         return CodeChanges(tuple(kept), tuple(other), tuple(lost), new, tuple(unknown))
 
     def _view(self, record: StepRecord, instance: "WorkflowInstance") -> StepView:
