@@ -107,7 +107,7 @@ class Body(OnExecutors):
         self._awaited = attempt
         self._running = True
         self.scope.in_flight += 1
-        self._code = self.live.codes.marks(self.key, self.fn, self.args)  # as it is when the attempt begins (S56)
+        self._code = self.live.codes.marks(self.fn, self.args)  # as it is when the attempt begins (S56)
         body = self._fixed | self._code | self._anew | {"attempt": attempt}
         # What a rollback undoes must be known even after a power cut: such a start is synced before its body runs (S53).
         acked = partial(self.engine.launch_soon, self._launch) if self._undoable else None

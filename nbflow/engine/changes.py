@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from nbflow.core.history import StepRecord
 from nbflow.core.model import Entry, Kind, StepKey, StepState, StepType
-from nbflow.core.parts import BODY
+from nbflow.core.parts import BODY, Fingerprint, Part, fingerprint
 from nbflow.engine.activation import Activation
-from nbflow.engine.codes import StepCode
+from nbflow.engine.codes import Present, StepCode, code_of, stale_steps
 from nbflow.engine.entrypoint import make_event
 from nbflow.engine.live import LiveInstance
 from nbflow.engine.scope import Scope
@@ -160,7 +160,7 @@ class _Probe(LiveInstance):
         assert activation is not None
         called = [StepKey(kind, name, n) for (kind, name), last in activation.counts.items() for n in range(1, last + 1)]
         asked = set(called)
-        stale = set(self.codes.stale)
+        stale = set(stale_steps(self.engine, self.history))
         kept, other, rest = [], [], []
         for record in sorted(self.history.steps.values(), key=lambda step: step.order):
             if record.key.type is StepType.ROLLBACK or record.parent is not None:
@@ -177,34 +177,44 @@ class _Probe(LiveInstance):
         return CodeChanges(tuple(kept), tuple(other), tuple(lost), new, tuple(unknown))
 
     def _view(self, record: StepRecord, instance: "WorkflowInstance") -> StepView:
-        code = StepCode(self.engine, record.body, self.codes.of(record))
+        code = code_of(self.engine, record, self.created_seq)
         return step_view(record, self.history.replayed, partial(instance.load, record), code)
 
 
-def stale_by_name(engine: "Engine", instance: "WorkflowInstance", workflow: "Workflow") -> tuple[StepKey, ...]:
-    """The finished steps that reach by name what is another thing now; for a finished instance, of which nothing is to run.
+def find_stale_by_name(engine: "Engine", instance: "WorkflowInstance", workflow: "Workflow") -> None:
+    """Note which finished steps reach by name what is another thing now; for a finished instance, of which nothing is to run.
 
     Says less than `code_changes`: what only a call would show (which function a step is given, its arguments) is not known.
     """
-    present = {} if workflow.fingerprint is None else {part.label: part.hash for part in workflow.fingerprint.parts}
-    stale, known = [], dict[str, bool]()
+    if workflow.fingerprint is None:
+        return
+    now, known = {part.label: part for part in workflow.fingerprint.parts}, dict[str, Fingerprint | None]()
     with instance.folded() as history:
-        steps = sorted(history.steps.values(), key=lambda step: step.order)
+        steps = [step for step in history.steps.values() if step.state is StepState.FINISHED]
+    stale = {}
     for step in steps:
-        code = step.body.get("code_hash") if step.state is StepState.FINISHED else None
-        if code and code not in known:
-            known[code] = _differs(present, StepCode(engine, step.body))
-        if code and known[code]:
-            stale.append(step.key)
-    return tuple(stale)
+        code = step.body.get("code_hash")
+        if not code:
+            continue
+        if code not in known:
+            known[code] = _by_name(now, StepCode(engine, step.body))
+        if (present := known[code]) is not None:
+            stale[step.key] = Present(present, step.body.get("bound", {}), None)
+    engine.registry.stale[instance.created_seq] = stale
 
 
-def _differs(present: Mapping[str, str], code: StepCode) -> bool:
-    parts = code.parts() or {}
+def _by_name(now: Mapping[str, Part], code: StepCode) -> Fingerprint | None:
+    """The recorded parts with what their names mean now in their places; None where that is the same."""
+    recorded = code.parts() or {}
     named = _NAME.search(code.text)
-    if named is not None and present.get(named[1], parts[BODY]) != parts[BODY]:
-        return True
-    return any(present.get(label, hash_) != hash_ for label, hash_ in parts.items() if label != BODY)
+    meant = {label: now.get(named[1] if label == BODY and named is not None else label) for label in recorded}
+    if all(part is None or part.hash == recorded[label] for label, part in meant.items()):
+        return None
+    parts = [
+        Part(label, hash_) if (part := meant[label]) is None else Part(label, part.hash, part.text)
+        for label, hash_ in recorded.items()
+    ]
+    return fingerprint(parts)
 
 
 def restart_stale(engine: "Engine", instance: "WorkflowInstance", by: str | None) -> None:

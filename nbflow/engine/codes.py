@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nbflow.clock import SystemClock
-from nbflow.core.history import Head, StepRecord
+from nbflow.core.history import Head, History, StepRecord
 from nbflow.core.model import Status, StepKey, StepState
 from nbflow.core.parts import BODY, UNKNOWN, Fingerprint, changed, difference, parts_of
 from nbflow.engine.content import Contents
@@ -77,17 +77,15 @@ class Codes:
     def __init__(self, live: "LiveInstance") -> None:
         self._live, self._engine = live, live.engine
         self._contents = Contents()
-        self._stale: dict[StepKey, Present] = {}
         self._calls = 0
 
     def begin(self) -> None:
         """Another activation begins: what is stale shows as its calls are made."""
-        self._stale.clear()
+        self._engine.registry.stale.pop(self._live.created_seq, None)
         self._contents = Contents()
 
-    def marks(self, key: StepKey, fn: Callable[..., Any], args: tuple[Any, ...]) -> dict[str, Any]:
+    def marks(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> dict[str, Any]:
         """What entries of an attempt of *fn* say of its code; the sources go to the journal before them."""
-        self._stale.pop(key, None)
         self._calls += 1
         present = self._present(fn, args)
         if present.fingerprint is not None and present.fingerprint.hash not in self._engine.registry.kept:
@@ -101,7 +99,10 @@ class Codes:
             return
         present = self._present(fn, args if "args_hash" in record.body else ())
         if present.differs(record.body):
-            self._stale[key] = present
+            self._found(key, present)
+
+    def _found(self, key: StepKey, present: Present) -> None:
+        self._engine.registry.stale.setdefault(self._live.created_seq, {})[key] = present
 
     def _present(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Present:
         fingerprint, bound = of_callable(fn, args)
@@ -114,9 +115,7 @@ class Codes:
     @property
     def stale(self) -> tuple[StepKey, ...]:
         """The finished steps that are stale, in order."""
-        steps = self._live.history.steps
-        found = [steps[key] for key in tuple(self._stale) if key in steps and steps[key].state is StepState.FINISHED]
-        return tuple(step.key for step in sorted(found, key=lambda step: step.order))
+        return stale_steps(self._engine, self._live.history)
 
     def has_new(self, workflow: "Workflow") -> bool:
         """Whether the workflow, or what it reaches, is not what the last activation ran (S58)."""
@@ -141,10 +140,6 @@ class Codes:
         """Whether the registered workflow's source is the one that ran last."""
         return code_same(self._engine, self._live.history.head)
 
-    def of(self, record: StepRecord) -> Present | None:
-        """The present code of a finished step, where it differs from what was recorded."""
-        return self._stale.get(record.key) if record.state is StepState.FINISHED else None
-
 
 def code_same(engine: "Engine", head: Head) -> bool | None:
     """Whether the registered workflow's source is the one that *head* ran last; None where none is registered."""
@@ -152,9 +147,21 @@ def code_same(engine: "Engine", head: Head) -> bool | None:
     return None if workflow is None or not head.code_hash else workflow.code_hash == head.code_hash
 
 
-def code_of(engine: "Engine", record: StepRecord, live: "LiveInstance | None") -> "StepCode":
-    """What a view says of the code of a step; *live* is its instance where this engine runs it."""
-    return StepCode(engine, record.body, None if live is None else live.codes.of(record))
+def code_of(engine: "Engine", record: StepRecord, created_seq: int) -> "StepCode":
+    """What a view says of the code of a step of that instance."""
+    present = engine.registry.stale.get(created_seq, {}).get(record.key)
+    is_stale = present is not None and record.state is StepState.FINISHED and present.differs(record.body)
+    return StepCode(engine, record.body, present if is_stale else None)
+
+
+def stale_steps(engine: "Engine", history: History) -> tuple[StepKey, ...]:
+    """The finished steps of an instance that are known to be stale, in order."""
+    known = engine.registry.stale.get(history.head.created_seq)
+    if not known:
+        return ()
+    records = [history.steps[key] for key in tuple(known) if key in history.steps]
+    found = [each for each in records if each.state is StepState.FINISHED and known[each.key].differs(each.body)]
+    return tuple(each.key for each in sorted(found, key=lambda each: each.order))
 
 
 def keep(engine: "Engine", fingerprint: Fingerprint) -> None:

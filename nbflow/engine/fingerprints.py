@@ -12,11 +12,10 @@ from typing import Any
 
 from nbflow.core.parts import Fingerprint, fingerprint
 from nbflow.engine.constants import is_small, token
-from nbflow.engine.reach import (
+from nbflow.engine.objects import (
     CACHED,
     FEW,
     MISSING,
-    Reach,
     args_of,
     content_of,
     func_of,
@@ -30,6 +29,7 @@ from nbflow.engine.reach import (
     own_dict,
     reads,
 )
+from nbflow.engine.reach import Reach
 
 _KEPT = 2_000
 _PASSED = frozenset(map(id, (FunctionType, MethodType, CACHED)))

@@ -16,7 +16,7 @@ from nbflow.core.log import LogItem
 from nbflow.core.model import FINISHED, Entry, InstanceStatus, Status, StepKey, StepState
 from nbflow.core.plans import RestartPlan, restart_plan
 from nbflow.engine import control
-from nbflow.engine.codes import code_of, code_same
+from nbflow.engine.codes import code_of, code_same, stale_steps
 from nbflow.engine.current import panel_of
 from nbflow.engine.live import LiveInstance
 from nbflow.engine.log import Log
@@ -156,7 +156,7 @@ class WorkflowInstance:
             return restart_plan(history, from_step)
 
     def _step_view(self, history: History, step: StepRecord) -> StepView:
-        code = code_of(self._engine, step, self._live())
+        code = code_of(self._engine, step, self.created_seq)
         log, progress = partial(self._read_log, step), None if (kept := self._log(step)) is None else kept.progress
         return step_view(step, history.replayed, partial(self.load, step), code, log, progress)
 
@@ -210,7 +210,8 @@ class WorkflowInstance:
             owner = history.head.owner
             alive = None if owner is None else self._engine.store.alive(owner)
             view = instance_view(history, here=False, owner_alive=alive)
-            return replace(view, code_same=code_same(self._engine, history.head))
+            stale, same = stale_steps(self._engine, history), code_same(self._engine, history.head)
+            return replace(view, stale_steps=stale, code_same=same)
 
     def is_finished(self) -> bool:
         """Whether it is complete, errored or terminated."""

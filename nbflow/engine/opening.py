@@ -1,6 +1,6 @@
 """Which instance a cell is about, and what happens to it: the table of API.md §3, and what registering resumes (S51)."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from nbflow.core import names
@@ -46,11 +46,10 @@ class Opened:
         live = engine.live.get(instance.created_seq)
         if live is not None and self.what != "created":
             live.codes.after_replay(REPLAY)
-        view = instance.view()
         workflow = engine.registry.find(instance.workflow_name)
-        if self.what == "finished" and not view.stale_steps and workflow is not None:
-            view = replace(view, stale_steps=changes.stale_by_name(engine, instance, workflow))
-        stale = stale_text(view)
+        if self.what == "finished" and workflow is not None:
+            changes.find_stale_by_name(engine, instance, workflow)
+        stale = stale_text(instance.view())
         return f"{self.line} · {stale}" if stale else self.line
 
     def start(self) -> None:

@@ -3,10 +3,8 @@
 Only looks: types are compared, members are read from where Python stores them, nothing of the user's is called.
 """
 
-import dis
 import functools
 from collections import deque
-from collections.abc import Iterator
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -14,51 +12,31 @@ from nbflow.core.parts import BODY, Part, digest
 from nbflow.core.positions import Chains, Place
 from nbflow.engine.constants import is_small, texts_of, token
 from nbflow.engine.entrypoint import WorkflowEntrypoint
+from nbflow.engine.objects import (
+    CACHED,
+    MISSING,
+    args_of,
+    bases_of,
+    content_of,
+    dict_of,
+    func_of,
+    is_class,
+    is_code,
+    is_container,
+    is_partial,
+    keywords_of,
+    known_as,
+    label_of,
+    members,
+    mro_of,
+    name_of,
+    own_dict,
+    reads,
+)
 from nbflow.engine.own import owns_class, owns_function, owns_module
 from nbflow.engine.texts import bytecode_hash, is_written, place_of
 
-CACHED = type(functools.lru_cache(_ := lambda: None))
-_CONTAINERS = frozenset(map(id, (list, tuple, set, frozenset, dict)))
-FEW = 32  # members of a container that is looked into
 _MOST = 500  # parts; whoever reaches more is told the truth about the first ones
-_READS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
-MISSING = object()
-
-_dict_of = type.__dict__["__dict__"].__get__
-_mro_of = type.__dict__["__mro__"].__get__
-_bases_of = type.__dict__["__bases__"].__get__
-_name_of = type.__dict__["__name__"].__get__
-_module_of = type.__dict__["__module__"].__get__
-func_of, args_of, keywords_of = (functools.partial.__dict__[name].__get__ for name in ("func", "args", "keywords"))
-_names: dict[int, tuple[CodeType, tuple[str, ...], frozenset[str]]] = {}
-
-
-def is_class(value: object) -> bool:
-    """Whether it is a class; asks its type, not the value."""
-    return issubclass(type(value), type)
-
-
-def is_partial(value: object) -> bool:
-    """Whether it is a `functools.partial`, of a subclass too."""
-    return issubclass(type(value), functools.partial)
-
-
-def is_container(value: object) -> bool:
-    """Whether it is a list, tuple, set or dict of Python's own."""
-    return id(type(value)) in _CONTAINERS
-
-
-def members(value: Any) -> list[Any]:
-    """What a small container holds."""
-    if len(value) > FEW:
-        return []
-    return list(value.values() if type(value) is dict else value)
-
-
-def own_dict(value: object) -> dict[str, Any]:
-    """The attributes of an object of a known type: nothing of the user's is asked."""
-    found: dict[str, Any] = getattr(value, "__dict__", None) or {}
-    return found
 
 
 class Reach:
@@ -230,17 +208,17 @@ class Reach:
             for chain in sorted(chains):
                 self._member(cls, chain)
         elif owns_class(cls):
-            self._whole_class(cls, _name_of(cls))
+            self._whole_class(cls, name_of(cls))
 
     def _member(self, cls: type, chain: tuple[str, ...]) -> None:
         if not chain:
             return
-        for base in _mro_of(cls):
-            if base is not WorkflowEntrypoint and chain[0] in _dict_of(base) and owns_class(base):
-                label = f"{_name_of(cls)}.{chain[0]}"
-                for function in _functions_of(_dict_of(base)[chain[0]]):
+        for base in mro_of(cls):
+            if base is not WorkflowEntrypoint and chain[0] in dict_of(base) and owns_class(base):
+                label = f"{name_of(cls)}.{chain[0]}"
+                for function in _functions_of(dict_of(base)[chain[0]]):
                     self._function(function, label, bound=False, owner=cls)
-                if is_small(value := _dict_of(base)[chain[0]]):
+                if is_small(value := dict_of(base)[chain[0]]):
                     self._constant(value, label)
                 return
 
@@ -249,8 +227,8 @@ class Reach:
             return
         self._seen.add(id(cls))
         self.alive.append(cls)
-        name = _name_of(cls) if label == BODY else label
-        functions = [(key, each) for key, value in _dict_of(cls).items() for each in _functions_of(value)]
+        name = name_of(cls) if label == BODY else label
+        functions = [(key, each) for key, value in dict_of(cls).items() for each in _functions_of(value)]
         place = next((p for _, each in functions if (p := _class_place(each, cls)) is not None), None)
         if place is not None:
             self._add(label, place.hash, place.text)
@@ -261,7 +239,7 @@ class Reach:
             if owns_function(function) and (not function.__code__.co_filename.startswith("<") or _is_placed(function)):
                 inside = place is not None and _class_place(function, cls) is place
                 self._function(function, f"{name}.{key}", bound=False, part=not inside)
-        for base in _bases_of(cls):
+        for base in bases_of(cls):
             if base is not object:
                 self._class(base, set())
 
@@ -275,44 +253,6 @@ class Reach:
         shown = all(map(is_written, texts_of(value)))
         text = f"{label} = {value!r}" if shown else f"{label} = a {type(value).__name__} that stands in no cell"
         self.parts.append(Part(label, digest(token(value)), text))
-
-
-def reads(code: CodeType) -> tuple[tuple[str, ...], frozenset[str]]:
-    """The globals that code reads, inner functions too, sorted; and the outer names that it assigns."""
-    known = _names.get(id(code))
-    if known is None:
-        if len(_names) > 4096:
-            _names.clear()
-        read, stored = set[str](), set[str]()
-        for each in _codes(code):
-            for instruction in dis.get_instructions(each):
-                if instruction.opname in _READS:
-                    read.add(instruction.argval)
-                elif instruction.opname in ("STORE_GLOBAL", "STORE_DEREF", "DELETE_GLOBAL"):
-                    stored.add(instruction.argval)
-        known = _names[id(code)] = code, tuple(sorted(read)), frozenset(stored)
-    return known[1], known[2]
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for each in code.co_consts:
-        if type(each) is CodeType:
-            yield from _codes(each)
-
-
-def content_of(cell: Any) -> Any:
-    """What a closure's cell holds; MISSING before it is bound."""
-    try:
-        return cell.cell_contents
-    except ValueError:  # not bound yet
-        return MISSING
-
-
-def is_code(value: object) -> bool:
-    """Whether it is a function or class, or what wraps one."""
-    cls = type(value)
-    return cls is FunctionType or cls is MethodType or cls is CACHED or is_partial(value) or is_class(value)
 
 
 def _functions_of(member: Any) -> list[FunctionType]:
@@ -339,7 +279,7 @@ def _class_of(obj: Any) -> type:
 def _class_place(function: FunctionType, cls: type) -> Place | None:
     place = place_of(function.__code__, function.__globals__)
     inside = None if place is None else place.inside
-    return inside if inside is not None and inside.name == _name_of(cls) else None
+    return inside if inside is not None and inside.name == name_of(cls) else None
 
 
 def _is_placed(function: FunctionType) -> bool:
@@ -348,8 +288,8 @@ def _is_placed(function: FunctionType) -> bool:
 
 def _outline(cls: type) -> str:
     """A class without a method that shows where it stands, from what Python knows of it."""
-    own = _dict_of(cls)
-    lines = [f"class {_name_of(cls)}({', '.join(_name_of(base) for base in _bases_of(cls))}):"]
+    own = dict_of(cls)
+    lines = [f"class {name_of(cls)}({', '.join(name_of(base) for base in bases_of(cls))}):"]
     annotations = own.get("__annotations__")
     if type(annotations) is dict:
         lines += [f"    {name}: {known_as(kind)}" for name, kind in annotations.items()]
@@ -366,13 +306,6 @@ def _outline(cls: type) -> str:
     return "\n".join(lines)
 
 
-def label_of(value: Any, known_as: str) -> str:
-    """What a function that is passed around is called: by its own name, where it has one."""
-    if type(value) is FunctionType and value.__code__.co_name != "<lambda>":
-        return value.__code__.co_name
-    return known_as
-
-
 def _called(value: Any) -> Any:
     """The function at the bottom of partials and bound methods, or what has none."""
     for _ in range(20):
@@ -383,20 +316,8 @@ def _called(value: Any) -> Any:
         elif type(value) is CACHED:
             value = own_dict(value).get("__wrapped__")
         elif type(value) is not FunctionType and owns_class(type(value)):
-            call = next((_dict_of(base)["__call__"] for base in _mro_of(type(value)) if "__call__" in _dict_of(base)), None)
+            call = next((dict_of(base)["__call__"] for base in mro_of(type(value)) if "__call__" in dict_of(base)), None)
             return call if type(call) is FunctionType else value
         else:
             break
     return value
-
-
-def known_as(value: Any) -> str:
-    """The name of something installed, without asking it anything of the user's."""
-    if type(value) is str:
-        return value
-    if is_class(value):
-        return f"{_module_of(value)}.{_name_of(value)}" if owns_class(value) else str(_name_of(value))
-    if type(value) is FunctionType or _module_of(type(value)) == "builtins":
-        module, name = getattr(value, "__module__", ""), getattr(value, "__qualname__", "")
-        return f"{module}.{name}" if name else str(_name_of(type(value)))
-    return str(_name_of(type(value)))

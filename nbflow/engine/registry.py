@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from nbflow.core import names
-from nbflow.core.model import Status
+from nbflow.core.model import Status, StepKey
 from nbflow.core.source import code_hash
 from nbflow.engine import creating
 from nbflow.engine.entrypoint import WorkflowEntrypoint, WorkflowEvent
@@ -17,6 +17,7 @@ from nbflow.errors import NotFoundError, UsageError, listed
 
 if TYPE_CHECKING:
     from nbflow.engine.activation import Activation
+    from nbflow.engine.codes import Present
     from nbflow.engine.engine import Engine
     from nbflow.engine.instance import Instances, WorkflowInstance
 
@@ -123,12 +124,14 @@ class Registry:
 
     Attributes:
         kept: the fingerprints whose sources are in the store.
+        stale: what recorded steps would be given to run now, where that was found to differ, by instance and step.
     """
 
     def __init__(self, engine: "Engine") -> None:
         self._engine = engine
         self._known: dict[str, Workflow] = {}
         self.kept: set[str] = set()
+        self.stale: dict[int, dict[StepKey, Present]] = {}
         self._lock = threading.Lock()
 
     def register(self, cls: type[Any], name: str | None, source: str | None) -> tuple[Workflow, bool]:
