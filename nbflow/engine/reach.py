@@ -61,7 +61,7 @@ class Reach:
     def root(self, value: Any) -> None:
         """Walk from what a step was given to run."""
         if is_class(value):
-            self._whole_class(value, BODY)
+            self._whole_class(value, BODY, bound=True)  # constants of a factory that made it are none of its code
             self._walk()
             return
         called = _called(value)
@@ -222,7 +222,7 @@ class Reach:
                     self._constant(value, label)
                 return
 
-    def _whole_class(self, cls: type, label: str) -> None:
+    def _whole_class(self, cls: type, label: str, *, bound: bool = False) -> None:
         if id(cls) in self._seen:
             return
         self._seen.add(id(cls))
@@ -238,7 +238,7 @@ class Reach:
         for key, function in functions:
             if owns_function(function) and (not function.__code__.co_filename.startswith("<") or _is_placed(function)):
                 inside = place is not None and _class_place(function, cls) is place
-                self._function(function, f"{name}.{key}", bound=False, part=not inside)
+                self._function(function, f"{name}.{key}", bound=bound, part=not inside)
         for base in bases_of(cls):
             if base is not object:
                 self._class(base, set())
