@@ -151,14 +151,16 @@ def _array(writer: Writer, value: Any) -> Node:
     def write(file: BinaryIO) -> None:
         np.lib.format.write_array(file, value, version=_version(value.dtype), allow_pickle=False)
 
-    return writer.file("npy", "npy", write, type="numpy.ndarray")
+    char = {"char": value.dtype.char} if value.dtype.char in "qQ" else {}
+    return writer.file("npy", "npy", write, type="numpy.ndarray", **char)
 
 
 @decodes("npy")
 def _array_back(reader: Reader, node: Tagged) -> Any:
     np = library("numpy")
     with reader.open(node) as file:
-        return np.lib.format.read_array(file, allow_pickle=False, max_header_size=_HEADER)
+        array = np.lib.format.read_array(file, allow_pickle=False, max_header_size=_HEADER)
+    return array.view(np.dtype(node["char"]).newbyteorder(array.dtype.byteorder)) if "char" in node else array
 
 
 @encodes(Image)

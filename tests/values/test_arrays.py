@@ -111,3 +111,13 @@ def test_a_picture_that_png_cannot_hold_is_refused():
         encode(Pillow.new("CMYK", (2, 2)), None)
     with pytest.raises(UsageError, match="no PNG"):
         Image(b"GIF89a")
+
+
+@pytest.mark.parametrize("dtype", ["q", "Q", ">q", ">u8", "l"])
+def test_the_c_type_of_an_array_of_long_long_comes_back(dtype, files):
+    array = np.array([[1, 2], [3, 4]], dtype=dtype)
+    for value in (array, np.asfortranarray(array), array[:0], array[:, ::2]):
+        back = decode(encode(value, files).data, files)
+        assert (back.dtype, back.dtype.char, back.dtype.str) == (value.dtype, value.dtype.char, value.dtype.str)
+        assert (back == value).all()
+        assert back.shape == value.shape
