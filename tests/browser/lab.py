@@ -91,8 +91,9 @@ def _await_server(url: str, server: subprocess.Popen, log: Path) -> None:
 class Notebook:
     """One notebook in one tab."""
 
-    def __init__(self, context: BrowserContext, lab: Lab, path: str) -> None:
+    def __init__(self, context: BrowserContext, lab: Lab, path: str, *, live: bool = True) -> None:
         self.page: Page = context.new_page()
+        self.path, self.live = path, live
         self.errors: list[str] = []
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.address = f"{lab.url}/doc/tree/{path}?token={TOKEN}"
@@ -102,7 +103,8 @@ class Notebook:
         """Load the page; *reset* forgets the layout of earlier ones."""
         self.page.goto(self.address + ("&reset" if reset else ""))
         self.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
-        self.await_idle()
+        if self.live:
+            self.await_idle()
 
     def await_idle(self) -> None:
         """Wait for a connected, idle kernel. The toolbar's sign says idle before there is one; the status bar is right."""
