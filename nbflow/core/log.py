@@ -17,6 +17,10 @@ TEXTS = frozenset({"stdout", "stderr", "warning"})
 """Streams whose items go on where the last one ended; an item of any other is a line of its own."""
 
 
+LAST = 500
+"""Chunks that are read where the logs of all steps are asked for."""
+
+
 @dataclass(frozen=True, slots=True)
 class LogItem:
     """One piece of what an attempt put out.

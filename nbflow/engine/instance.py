@@ -5,7 +5,7 @@ runs it goes through that engine's journal, for any other through the store's on
 """
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
+from collections.abc import AsyncIterator, Generator, Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from nbflow.core.history import Head, History, StepRecord
 from nbflow.core.log import LogItem
 from nbflow.core.model import FINISHED, Entry, InstanceStatus, Status, StepKey, StepState
-from nbflow.core.plans import RestartPlan, restart_plan
 from nbflow.engine import control
 from nbflow.engine.codes import code_of, code_same, stale_steps
 from nbflow.engine.current import panel_of
@@ -24,7 +23,6 @@ from nbflow.engine.output import log_of
 from nbflow.engine.outputs import REDACTED
 from nbflow.engine.waiting import finished_by_polling, following, wait_until
 from nbflow.errors import InstanceFailedError, InvalidStatusError, NotFoundError, UsageError
-from nbflow.store.outline import GroupView, Name, Page, outline
 from nbflow.store.views import InstanceView, StepView, instance_view, step_view
 from nbflow.values import codec, failures
 
@@ -120,42 +118,11 @@ class WorkflowInstance:
 
     def _page(self, history: History, start: int, stop: int | None) -> tuple[int, list[StepView]]:
         ordered = sorted(history.steps.values(), key=lambda step: step.order)
-        page = [self._step_view(history, step) for step in ordered[start:stop]]
+        page = [self.view_of(history, step) for step in ordered[start:stop]]
         return len(ordered), page
 
-    def outline(
-        self,
-        place: Callable[[int], tuple[int, int]],
-        opened: frozenset[Name] = frozenset(),
-        wanted: Callable[[StepRecord], bool] | None = None,
-    ) -> Page:
-        """A page of the steps as people read them: many of one name as a group, unless it is *opened*.
-
-        Args:
-            place: from the number of lines, which to give: start and stop.
-            wanted: of all steps only those, ungrouped.
-        """
-        with self.folded() as history:
-            lines = outline(history, self._engine.clock.now(), opened, wanted)
-            start, stop = place(len(lines))
-            page = [
-                (one if isinstance(one, GroupView) else self._step_view(history, one), inside)
-                for one, inside in lines[start:stop]
-            ]
-            return Page(len(lines), start, page)
-
-    def step_of(self, key: StepKey) -> StepView | None:
-        """The step of that key, None where none is recorded."""
-        with self.folded() as history:
-            step = history.steps.get(key)
-            return None if step is None else self._step_view(history, step)
-
-    def restart_plan(self, from_step: StepKey | None) -> RestartPlan:
-        """What a restart from there would keep and run again; nothing is done."""
-        with self.folded() as history:
-            return restart_plan(history, from_step)
-
-    def _step_view(self, history: History, step: StepRecord) -> StepView:
+    def view_of(self, history: History, step: StepRecord) -> StepView:
+        """The view of one of its steps."""
         code = code_of(self._engine, step, self.created_seq)
         log, progress = partial(self._read_log, step), None if (kept := self._log(step)) is None else kept.progress
         return step_view(step, history.replayed, partial(self.load, step), code, log, progress)
@@ -183,7 +150,7 @@ class WorkflowInstance:
         with self.folded() as history:
             for key, step in history.steps.items():
                 if key.name == name and key.count == count and key.key is None:
-                    return self._step_view(history, step)
+                    return self.view_of(history, step)
             known = ", ".join(str(key) for key in list(history.steps)[:10]) or "none"
         msg = f"instance {self.id!r} has no step {name!r} number {count}; recorded are: {known}"
         raise NotFoundError(msg)

@@ -9,10 +9,11 @@ import contextlib
 import contextvars
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from nbflow.core.log import LogItem, Progress, joined, unpacked
+from nbflow.core.log import LogChunk, LogItem, Progress, joined, unpacked
+from nbflow.core.model import StepKey, StepType
 from nbflow.engine.log import EVERY, Budget, Log
 
 if TYPE_CHECKING:
@@ -145,9 +146,27 @@ class Outputs:
 
 def log_of(engine: "Engine", created_seq: int, step: Any, pending: Log | None) -> tuple[LogItem, ...]:
     """All that the attempts of a step have put out, oldest first: what is recorded, then what waits to be."""
+    return _log_in(engine.store.read_log(created_seq, step.key), step, pending)
+
+
+def last_log(
+    engine: "Engine", created_seq: int, step_of: Callable[[StepKey], Any], pending: Mapping[StepKey, Log]
+) -> list[tuple[StepKey, LogItem]]:
+    """The last that all steps have put out, oldest first."""
+    chunks: dict[StepKey, list[LogChunk]] = {key: [] for key in pending}
+    for chunk in engine.store.read_log(created_seq, None):
+        chunks.setdefault(StepKey(StepType(chunk.type), chunk.step, chunk.count, chunk.key), []).append(chunk)
+    found: list[tuple[StepKey, LogItem]] = []
+    for key, of_step in chunks.items():
+        if (step := step_of(key)) is not None:
+            found += [(key, item) for item in _log_in(of_step, step, pending.get(key))]
+    return sorted(found, key=lambda pair: pair[1].at.timestamp() if pair[1].at else 0.0)
+
+
+def _log_in(chunks: Iterable[LogChunk], step: Any, pending: Log | None) -> tuple[LogItem, ...]:
     begun = {(attempt.number, attempt.started_at) for attempt in step.attempts}
     part, waiting = pending.waiting() if pending is not None else (0, [])
-    chunks = [chunk for chunk in engine.store.read_log(created_seq, step.key) if (chunk.attempt, chunk.started_at) in begun]
+    chunks = [chunk for chunk in chunks if (chunk.attempt, chunk.started_at) in begun]
     if pending is not None and any(c.attempt == pending.output.attempt and c.part >= part for c in chunks):
         waiting = []  # recorded meanwhile
     chunks.sort(key=lambda chunk: (chunk.attempt, chunk.started_at, chunk.part))

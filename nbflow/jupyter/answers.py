@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbflow.core.history import StepRecord
 from nbflow.core.model import StepKey
+from nbflow.engine import reading
 from nbflow.errors import NotFoundError
 from nbflow.jupyter import details, snapshot
 from nbflow.jupyter.messages import (
@@ -45,7 +46,7 @@ def answer(inst: "WorkflowInstance", question: Question, version: int) -> dict[s
         case AskRows():
             return {"rows": _rows(inst, question, version)}
         case AskStep():
-            step = inst.step_of(question.key) or _as_told(inst, question)
+            step = reading.step_of(inst, question.key) or _as_told(inst, question)
             return {"step": None if step is None else details.detail_json(question.index, step)}
         case AskEvents():
             return {"events": _events(inst, question)}
@@ -72,11 +73,7 @@ def act(inst: "WorkflowInstance", click: Click) -> None:
         case Retry():
             inst.retry_now(click.key)
         case Restart(since=Since.STALE):
-            stale = getattr(inst, "restart_stale", None)
-            if stale is None:
-                inst.restart(first_stale(inst))
-            else:
-                stale()
+            inst.restart_stale()
         case Restart():
             inst.restart(click.key)
         case Command(control=Control.PAUSE):
@@ -93,7 +90,7 @@ def act(inst: "WorkflowInstance", click: Click) -> None:
 
 def _rows(inst: "WorkflowInstance", ask: AskRows, version: int) -> dict[str, Any]:
     wanted = None if not ask.text and ask.state is None and ask.kind is None else _wanted(ask)
-    page = inst.outline(lambda _total: (ask.start, ask.stop), ask.open, wanted)
+    page = reading.lines(inst, lambda _total: (ask.start, ask.stop), ask.open, wanted)
     items = [snapshot.line_json(page.start + place, *line) for place, line in enumerate(page.lines)]
     return {"total": page.total, "start": page.start, "version": version, "items": items}
 
@@ -122,7 +119,7 @@ def _outcome(step: StepRecord) -> str:
 def _as_told(inst: "WorkflowInstance", ask: AskStep) -> StepView | None:
     """The step whose key a page knows only as it was told: names may hold what JSON can't."""
     told = [ask.key.type.value, ask.key.name, ask.key.count, ask.key.key]
-    return next((step for step in inst.steps if snapshot.key_json(step) == told), None)
+    return next((step for step in inst.steps if snapshot.key_json(step.key) == told), None)
 
 
 def _events(inst: "WorkflowInstance", ask: AskEvents) -> dict[str, Any]:
@@ -133,19 +130,13 @@ def _events(inst: "WorkflowInstance", ask: AskEvents) -> dict[str, Any]:
 
 
 def _log(inst: "WorkflowInstance") -> dict[str, Any]:
-    items: list[dict[str, Any]] = []
-    total = 0
-    for step in inst.steps:
-        told = details.log_json(getattr(step, "log", ()), step)
-        total += told["total"]
-        items += told["items"]
-    items.sort(key=lambda item: item["at"] or 0)
-    return {"total": total, "items": items[-200:]}
+    found = reading.log_of_all(inst)
+    return details.log_json([item for _, item in found], [key for key, _ in found])
 
 
 def _plan(inst: "WorkflowInstance", ask: AskPlan) -> dict[str, Any]:
     first = first_stale(inst) if ask.since is Since.STALE else ask.key
-    plan = inst.restart_plan(first)
+    plan = reading.plan_of(inst, first)
     names = [snapshot.plain(str(key), 60) for key in plan.again[:6]]
     since = None if first is None else snapshot.plain(str(first), 120)
     return {"kept": plan.kept, "again": len(plan.again), "names": names, "asked": plan.asked, "since": since}

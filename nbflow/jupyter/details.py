@@ -5,7 +5,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from nbflow.core.head import Head
-from nbflow.core.model import Entry, ErrorInfo, Kind, Owner
+from nbflow.core.log import LogItem
+from nbflow.core.model import Entry, ErrorInfo, Kind, Owner, StepKey
 from nbflow.jupyter import words
 from nbflow.jupyter.snapshot import key_json, millis, plain, row_json
 from nbflow.store.views import AttemptView, StepView
@@ -27,10 +28,10 @@ def detail_json(index: int, step: StepView) -> dict[str, Any]:
         "preview": plain(step.preview, DETAIL_CHARACTERS),
         "error": error_json(step.error),
         "attempts": [attempt_json(attempt) for attempt in step.attempts[-100:]],
-        "log": log_json(getattr(step, "log", ())),
-        "code": plain(getattr(step, "code", ""), DETAIL_CHARACTERS),
-        "diff": plain(getattr(step, "code_diff", ""), DETAIL_CHARACTERS),
-        "why": [plain(why, 200) for why in getattr(step, "stale_why", ())],
+        "log": log_json(step.log),
+        "code": plain(step.code, DETAIL_CHARACTERS),
+        "diff": plain(step.code_diff, DETAIL_CHARACTERS),
+        "why": [plain(why, 200) for why in step.stale_why],
     }
 
 
@@ -60,27 +61,28 @@ def error_json(error: ErrorInfo | None, limit: int = DETAIL_CHARACTERS) -> dict[
     }
 
 
-def log_json(items: Sequence[Any], step: StepView | None = None) -> dict[str, Any]:
-    """The last items of a log, oldest first, and how many there are in all."""
+def log_json(items: Sequence[LogItem], keys: Sequence[StepKey] | None = None) -> dict[str, Any]:
+    """The last items of a log, oldest first, and how many there are in all; *keys*: the step of each."""
     told: list[dict[str, Any]] = []
     room = LOG_CHARACTERS
-    for item in reversed(items[-_LOG_ITEMS:]):
-        one = _item_json(item, room)
+    for place in range(len(items) - 1, max(-1, len(items) - 1 - _LOG_ITEMS), -1):
+        one = _item_json(items[place], room)
         room -= len(one["text"]) + sum(map(len, one.get("mime", {}).values()))
         if room < 0 and told:
             break
-        told.append(one if step is None else {**one, "step": key_json(step)})
+        told.append(one if keys is None else {**one, "step": key_json(keys[place])})
     return {"total": len(items), "items": told[::-1]}
 
 
-def _item_json(item: Any, room: int) -> dict[str, Any]:
+def _item_json(item: LogItem, room: int) -> dict[str, Any]:
     told = {
         "attempt": item.attempt,
         "stream": item.stream,
         "at": millis(item.at),
         "text": plain(item.text, min(room, DETAIL_CHARACTERS)),
     }
-    shown = {name: item.mime[name] for name in _ITEM_MIMES if name in (item.mime or {})}
+    mime = item.mime or {}
+    shown = {name: mime[name] for name in _ITEM_MIMES if name in mime}
     kept = {name: plain(content) for name, content in shown.items() if isinstance(content, str) and len(content) <= room}
     return {**told, "mime": kept} if kept else told
 

@@ -16,6 +16,7 @@ import anywidget
 import traitlets
 
 from nbflow.clock import Clock, SystemClock
+from nbflow.engine import reading
 from nbflow.errors import NbflowError
 from nbflow.jupyter import answers, snapshot
 from nbflow.jupyter.display import Display
@@ -200,7 +201,7 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
 
     def _read(self, view: InstanceView) -> dict[str, Any]:
         self._at_work, self._here, self._version = snapshot.at_work(view), view.here, view.version
-        page = self._inst.outline(snapshot.last_lines)
+        page = reading.lines(self._inst, snapshot.last_lines)
         engine = self._inst.engine.engine_id
         return snapshot.state_json(view, page, engine=engine, seq=self._seq, now=self._clock.now())
 

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from nbflow.core.model import Status, StepState
+from nbflow.core.log import Progress
+from nbflow.core.model import Status, StepKey, StepState
 from nbflow.jupyter import words
 from nbflow.store.outline import GroupView, Line, Page
 from nbflow.store.views import AttemptView, InstanceView, StepView
@@ -66,8 +67,8 @@ def head_json(view: InstanceView) -> dict[str, Any]:
         "waiting": len(view.waits),
         "replayed": view.from_history,
         "unreached": len(view.unreached),
-        "stale": getattr(view, "stale", 0),
-        "same": getattr(view, "code_same", None),
+        "stale": view.stale,
+        "same": view.code_same,
         "sleeping": sleeping,
         "interrupted": None if view.interrupted is None else words.first_line(view.interrupted, 120),
         "held": None if view.held is None else words.first_line(view.held, 120),
@@ -134,9 +135,9 @@ def wait_json(step: StepView) -> dict[str, Any]:
     }
 
 
-def key_json(step: StepView) -> list[Any]:
+def key_json(key: StepKey) -> list[Any]:
     """What a step is known by, as the page says it back."""
-    return [step.type, plain(step.name), step.count, plain(step.key.key)]
+    return [key.type.value, plain(key.name), key.count, plain(key.key)]
 
 
 def line_json(index: int, line: Line, inside: bool) -> dict[str, Any]:
@@ -169,7 +170,6 @@ def _state_of(group: GroupView) -> StepState:
 
 def row_json(index: int, step: StepView) -> dict[str, Any]:
     """One row of the list; what is none, false or empty is left out."""
-    progress = getattr(step, "progress", None)
     row = {
         "attempt": step.attempts[-1].number if step.attempts else 0,
         "limit": step.limit,
@@ -181,17 +181,17 @@ def row_json(index: int, step: StepView) -> dict[str, Any]:
         "stale": step.stale,
         "note": words.outcome_line(step, _NOTE),
         "tries": [_try_json(attempt) for attempt in step.attempts[-_TRIES:]] if len(step.attempts) > 1 else None,
-        "progress": None if progress is None else _progress_json(progress),
+        "progress": None if step.progress is None else _progress_json(step.progress),
     }
     told = {name: value for name, value in row.items() if value}
-    return {"i": index, "key": key_json(step), "state": step.status.value, **told}
+    return {"i": index, "key": key_json(step.key), "state": step.status.value, **told}
 
 
 def _try_json(attempt: AttemptView) -> list[Any]:
     return [millis(attempt.started_at), millis(attempt.ended_at), attempt.status.value]
 
 
-def _progress_json(progress: Any) -> list[Any]:
+def _progress_json(progress: Progress) -> list[Any]:
     total = None if progress.total is None else plain(progress.total)
     return [plain(progress.done), total, words.first_line(str(progress.note or ""), 60)]
 

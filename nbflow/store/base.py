@@ -64,8 +64,11 @@ class Store(Protocol):
         """Journal what an attempt put out; as an entry without *acked*."""
         ...
 
-    def read_log(self, created_seq: int, key: StepKey) -> list[LogChunk]:
-        """What all attempts of a step have put out, those that a restart dropped too; in no order."""
+    def read_log(self, created_seq: int, key: StepKey | None) -> list[LogChunk]:
+        """What all attempts of a step have put out, those that a restart dropped too; in no order.
+
+        Without a key: of all steps the last chunks, at most `core.log.LAST`.
+        """
         ...
 
     def write(self) -> None:

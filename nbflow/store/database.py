@@ -13,7 +13,7 @@ from typing import Any
 
 import duckdb
 
-from nbflow.core.log import LogChunk
+from nbflow.core.log import LAST, LogChunk
 from nbflow.core.model import Entry, Kind, StepKey
 from nbflow.errors import StoreCorruptError, StoreError, StoreVersionError
 from nbflow.store import lines
@@ -290,13 +290,17 @@ class Database:
         """Entries that fulfil a condition, oldest first."""
         return [entry_of(row) for row in self.rows(f"select {COLUMNS} from nb.entries where {condition}", values)]  # noqa: S608
 
-    def log(self, created_seq: int, key: StepKey) -> list[LogChunk]:
-        """What all attempts of a step have put out."""
+    def log(self, created_seq: int, key: StepKey | None) -> list[LogChunk]:
+        """What all attempts of a step have put out, without a key the last of all steps."""
         query = (
             "select created_seq, type, step, count, attempt, epoch_us(started_at), part, items, key from nb.log_chunks "
-            "where created_seq = $1 and type = $2 and step = $3 and count = $4 and key is not distinct from $5"
+            "where created_seq = $1 "
         )
-        found = self.rows(query, [created_seq, key.type.value, key.name, key.count, key.key])
+        if key is None:
+            found = self.rows(f"{query} order by started_at desc, part desc limit {LAST}", [created_seq])
+        else:
+            one = f"{query} and type = $2 and step = $3 and count = $4 and key is not distinct from $5"
+            found = self.rows(one, [created_seq, key.type.value, key.name, key.count, key.key])
         return [
             LogChunk(seq, type_, step, count, attempt, _EPOCH + timedelta(microseconds=micros), part, items, map_key)
             for seq, type_, step, count, attempt, micros, part, items, map_key in found

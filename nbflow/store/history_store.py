@@ -150,8 +150,8 @@ class FileStore:
         """Journal what an attempt put out; see `Store.append_log`."""
         self._journal.append(lines.of_log(chunk))
 
-    def read_log(self, created_seq: int, key: StepKey) -> list[LogChunk]:
-        """What all attempts of a step have put out."""
+    def read_log(self, created_seq: int, key: StepKey | None) -> list[LogChunk]:
+        """What all attempts of a step have put out, without a key the last of all steps."""
         return self._fresh(lambda session: session.log(created_seq, key))
 
     def write(self) -> None:

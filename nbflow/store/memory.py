@@ -10,7 +10,7 @@ from typing import Any
 from nbflow import ids
 from nbflow.clock import Clock, SystemClock
 from nbflow.core.history import Head, fold_head
-from nbflow.core.log import LogChunk
+from nbflow.core.log import LAST, LogChunk
 from nbflow.core.model import FENCES, Draft, Entry, Kind, Owner, StepKey
 from nbflow.errors import NotFoundError, StoreError, UsageError
 from nbflow.store.base import Decision
@@ -104,9 +104,11 @@ class MemoryStore:
         with self._lock:
             self._logs.setdefault(chunk.created_seq, []).append(chunk)
 
-    def read_log(self, created_seq: int, key: StepKey) -> list[LogChunk]:
-        """The log of a step."""
+    def read_log(self, created_seq: int, key: StepKey | None) -> list[LogChunk]:
+        """The log of a step, without a key the last of all steps."""
         with self._lock:
+            if key is None:
+                return list(self._logs.get(created_seq, ()))[-LAST:]
             return [chunk for chunk in self._logs.get(created_seq, ()) if chunk.holds(key)]
 
     def write(self) -> None:

@@ -348,8 +348,8 @@ class Session:
             grouped.setdefault(entry.created_seq, []).append(entry)
         return {seq: fold_head(entries) for seq, entries in grouped.items()}
 
-    def log(self, created_seq: int, key: StepKey) -> list[LogChunk]:
-        """What all attempts of a step have put out."""
+    def log(self, created_seq: int, key: StepKey | None) -> list[LogChunk]:
+        """What all attempts of a step have put out, without a key the last of all steps."""
         return self._database.log(created_seq, key)
 
     def rows(self, query: str, values: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:

@@ -1,13 +1,13 @@
 """An instance made of entries alone, with the surface of `WorkflowInstance` that panel and twin use."""
 
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 
 from nbflow.core.history import History
 from nbflow.core.model import Kind
-from nbflow.core.plans import restart_plan
 from nbflow.errors import InvalidStatusError
-from nbflow.store.outline import GroupView, Page, outline
 from nbflow.store.views import InstanceView, StepView, instance_view, step_view
+from nbflow.testing import ManualClock
 from tests.core.stories import entry, seconds
 
 HOSTILE = [
@@ -41,6 +41,7 @@ class Feed:
 class FakeEngine:
     def __init__(self) -> None:
         self.uid, self.engine_id, self.feed = "store-1", "engine-1", Feed()
+        self.clock, self.live = ManualClock(seconds(60)), {}
 
 
 class FakeInstance:
@@ -52,7 +53,7 @@ class FakeInstance:
         self.workflow_name, self.id = workflow, instance_id
         self.seq = 1
         self.entries = [entry(Kind.CREATED, 0, 0, 1, value=b"{}", workflow=workflow, id=instance_id, **created)]
-        self.folded = History(self.entries)
+        self.known = History(self.entries)
         self.calls: list = []
         self.answered: dict = {}
         self.failing: Exception | None = None
@@ -68,7 +69,7 @@ class FakeInstance:
         token = 2 if kind is Kind.TERMINATED else 1
         value = b"1" if kind.value.endswith("finished") or kind is Kind.COMPLETED else None
         self.entries.append(entry(kind, token, at, self.seq, step, count if step else None, value, **body))
-        assert self.folded.apply(self.entries[-1])
+        assert self.known.apply(self.entries[-1])
         self.engine.feed.publish()
 
     def done(self, step: str, order: int, at: float = 1, count: int = 1, line: str = "3", **body) -> None:
@@ -85,24 +86,18 @@ class FakeInstance:
     def view(self) -> InstanceView:
         if self.failing is not None:
             raise self.failing
-        return instance_view(self.folded, here=True)
+        return instance_view(self.known, here=True)
 
     def rows(self, start: int, stop: int | None) -> tuple[int, list[StepView]]:
-        ordered = sorted(self.folded.steps.values(), key=lambda step: step.order)
-        return len(ordered), [step_view(step, self.folded.replayed) for step in ordered[start:stop]]
+        ordered = sorted(self.known.steps.values(), key=lambda step: step.order)
+        return len(ordered), [step_view(step, self.known.replayed) for step in ordered[start:stop]]
 
-    def outline(self, place, opened=frozenset(), wanted=None) -> Page:
-        lines = outline(self.folded, seconds(60), opened, wanted)
-        start, stop = place(len(lines))
-        shown = [(one if isinstance(one, GroupView) else step_view(one, self.folded.replayed), inside) for one, inside in lines]
-        return Page(len(lines), start, shown[start:stop])
+    @contextmanager
+    def folded(self):
+        yield self.known
 
-    def step_of(self, key) -> StepView | None:
-        step = self.folded.steps.get(key)
-        return None if step is None else step_view(step, self.folded.replayed)
-
-    def restart_plan(self, from_step):
-        return restart_plan(self.folded, from_step)
+    def view_of(self, history, step) -> StepView:
+        return step_view(step, history.replayed)
 
     @property
     def steps(self) -> list[StepView]:
