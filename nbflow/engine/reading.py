@@ -30,7 +30,9 @@ def lines(
     with inst.folded() as history:
         found = outline(history, inst.engine.clock.now(), opened, wanted)
         start, stop = place(len(found))
-        page = [(one if isinstance(one, GroupView) else inst.view_of(history, one), inside) for one, inside in found[start:stop]]
+        page = [
+            (one if isinstance(one, GroupView) else inst.view_of(history, one), inside) for one, inside in found[start:stop]
+        ]
         return Page(len(found), start, page)
 
 
