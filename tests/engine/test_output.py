@@ -14,6 +14,7 @@ import tqdm as tqdms
 
 from nbflow import Engine, WorkflowEntrypoint
 from nbflow.core.log import LogItem, joined, settled, text_of
+from nbflow.core.model import Kind
 from nbflow.engine import log as logs
 from nbflow.engine.output import OUTPUT
 from tests.engine.conftest import Gate, entrypoint, eventually
@@ -669,7 +670,7 @@ def test_logs_add_no_entries_to_the_history_and_are_not_in_the_fold(tmp_path):
     with Engine(tmp_path / "h.duckdb") as engine:
         instance = engine.register(entrypoint(run), "W").create("one")
         instance.wait(10)
-        assert [entry.step for entry in instance.history() if entry.step] == ["s"]
+        assert {entry.kind for entry in instance.history() if entry.step} <= {Kind.DO_STARTED, Kind.DO_FINISHED}
         assert "xxxxx" not in str(instance.history())
         assert len(instance.step("s").logs) == 50_001
 
