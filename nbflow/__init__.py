@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from nbflow.engine.engine import Engine
     from nbflow.engine.entrypoint import WorkflowEntrypoint
     from nbflow.engine.executors import dask_executor, process_executor
-    from nbflow.engine.instance import Instances, WorkflowInstance
+    from nbflow.engine.instance import WorkflowInstance
+    from nbflow.engine.instances import Instances
     from nbflow.engine.registry import Workflow
     from nbflow.errors import (
         AlreadyExistsError,
@@ -46,7 +47,8 @@ _HOMES = {
     "nbflow.engine.engine": ("Engine",),
     "nbflow.engine.executors": ("dask_executor", "process_executor"),
     "nbflow.engine.entrypoint": ("WorkflowEntrypoint",),
-    "nbflow.engine.instance": ("Instances", "WorkflowInstance"),
+    "nbflow.engine.instance": ("WorkflowInstance",),
+    "nbflow.engine.instances": ("Instances",),
     "nbflow.engine.registry": ("Workflow",),
     "nbflow.errors": (
         "AlreadyExistsError",

@@ -11,10 +11,11 @@ from nbflow.core.durations import duration
 from nbflow.core.model import ENDED, ErrorInfo, InstanceStatus, Kind, Status, StepState, StepType
 from nbflow.engine.activation import Activation
 from nbflow.engine.calls import StepCall
+from nbflow.engine.functions import Options
 from nbflow.engine.instance import WorkflowInstance
 from nbflow.engine.outputs import body_of
 from nbflow.engine.registry import Workflow
-from nbflow.engine.step import Options, WorkflowStep
+from nbflow.engine.step import WorkflowStep
 from nbflow.errors import StepTimeoutError, WaitTimeoutError
 from nbflow.store.views import StepView
 from nbflow.values import codec

@@ -8,7 +8,10 @@ the code has changed: the first one that *has* been called goes, and the rest sh
 import collections
 from collections.abc import Iterable, Mapping
 
-from nbflow.core.model import StepKey
+from nbflow.core.items import HANDED
+from nbflow.core.model import StepKey, StepType
+
+_TAKEN = StepKey(StepType.MAP, HANDED)  # where a value of a stream was in the order
 
 
 class Deliveries:
@@ -18,12 +21,9 @@ class Deliveries:
         self._recorded = list(recorded)
         self._known = frozenset(self._recorded)
         self._head = 0
-        self._gone: set[StepKey] = set()
+        self._gone: set[StepKey] = {_TAKEN}
+        self._taken: int | None = None
         self._arrived: collections.deque[StepKey] = collections.deque()
-
-    def is_recorded(self, key: StepKey) -> bool:
-        """Whether that result was in the history when the activation began."""
-        return key in self._known
 
     def arrive(self, key: StepKey) -> None:
         """A live result is durable: it goes out after those before it."""
@@ -38,17 +38,23 @@ class Deliveries:
         while self._head < len(self._recorded) and self._recorded[self._head] in self._gone:
             self._head += 1
         if self._head < len(self._recorded) and called:
-            key = self._recorded[self._head]
-            if key in called:
-                return key
-            for key in self._recorded[self._head :]:
+            for place in range(self._head, len(self._recorded)):
+                key = self._recorded[place]
                 if key in called and key not in self._gone:
-                    return key
+                    return self._take(key, place)
+        self._taken = None
         while self._arrived:
             if self._arrived[0] in called:
                 return self._arrived.popleft()
             self._arrived.popleft()
         return None
+
+    def _take(self, key: StepKey, place: int) -> StepKey:
+        """A stream has one key for all its values: each is taken once."""
+        self._taken = None
+        if key.key == HANDED:
+            self._recorded[place], self._taken = _TAKEN, place
+        return key
 
     def out_of_turn(self, called: Iterable[StepKey]) -> StepKey | None:
         """Give one of these calls whose result is there, whoever's turn it is; all others keep theirs."""
@@ -62,7 +68,10 @@ class Deliveries:
 
     def put_back(self, key: StepKey) -> None:
         """It could not be handed out now: it is the next one again."""
-        if key not in self._known:
+        if self._taken is not None:
+            self._recorded[self._taken] = key
+            self._head = min(self._head, self._taken)
+        elif key not in self._known or key.key == HANDED:
             self._arrived.appendleft(key)
 
     @property

@@ -5,14 +5,13 @@ is always this fold, for the engine that runs an instance as for everybody else.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
 
 from nbflow.core.head import Head, error_info, fold_head, moment
+from nbflow.core.items import HANDED, Items, stream_key
+from nbflow.core.maps import ITEM_KINDS, apply_item, named_map, reopen
 from nbflow.core.model import (
     CANCELS,
-    ENDED,
     ENDS,
     FAILURES,
     Entry,
@@ -23,81 +22,9 @@ from nbflow.core.model import (
     StepType,
     Waiting,
 )
+from nbflow.core.records import Attempt, EventRecord, StepRecord
 
 OPEN_STATES = {StepState.RUNNING, StepState.RETRYING, StepState.SLEEPING, StepState.WAITING}
-
-
-@dataclass(slots=True)
-class Attempt:
-    """One try of a step."""
-
-    number: int
-    state: StepState
-    started_at: datetime
-    ended_at: datetime | None = None
-    error: dict[str, Any] | None = None
-
-
-@dataclass(slots=True)
-class StepRecord:
-    """What is known of one step.
-
-    Attributes:
-        order: its number in the activation, the only meaning of "started before" (S8).
-        attempt: the number of the latest attempt, 1-based; 0 for sleeps and waits.
-        failures: attempts that count against the limit (S27).
-        due_at: when a sleep, a wait or a retry delay ends.
-        value: the encoded result.
-        body: the body of its latest entry: preview, output_type and what else the kind carries.
-        died_in: the number of the activation that was cut off while its body ran.
-    """
-
-    key: StepKey
-    order: int
-    state: StepState
-    started_at: datetime
-    changed_at: datetime
-    attempt: int = 0
-    failures: int = 0
-    attempts: list[Attempt] = field(default_factory=list)
-    ended_at: datetime | None = None
-    due_at: datetime | None = None
-    value: bytes | None = None
-    error: dict[str, Any] | None = None
-    body: dict[str, Any] = field(default_factory=dict)
-    config: dict[str, Any] | None = None
-    code_hash: str = ""
-    event_type: str | None = None
-    parent: str | None = None
-    died_in: int = 0
-    rollback: bool = False
-    sensitive: bool = False
-
-    @property
-    def ended(self) -> bool:
-        """Finished, failed for good or cancelled."""
-        return self.state in ENDED
-
-
-@dataclass(slots=True)
-class EventRecord:
-    """One event sent to the instance; *taken_by* is the wait that took it."""
-
-    event_id: str
-    type: str
-    sent_at: datetime
-    sent_by: str
-    value: bytes
-    seq: int
-    body: dict[str, Any]
-    taken_by: StepKey | None = None
-    taken_at: datetime | None = None
-    set_aside: str | None = None
-
-    @property
-    def free(self) -> bool:
-        """Whether a wait may take it."""
-        return self.taken_by is None and self.set_aside is None
 
 
 class History:
@@ -106,7 +33,8 @@ class History:
     Attributes:
         head: life and ownership.
         steps: every step recorded, by key, in order of first start.
-        delivered: keys of steps that ended with a value or a failure, in the order of their end entries (S20).
+        delivered: keys of steps that ended with a value or a failure, in the order of their end entries, and for each value
+            that the stream of a map handed on its `stream_key` (S20).
         events: everything sent to it.
         replayed: steps that had ended before the present activation began: its "from history".
         version: rises with each entry that counts.
@@ -130,26 +58,18 @@ class History:
         self.version += 1
         kind = entry.kind
         if entry.step is not None:
-            self._apply_step(entry)
+            self.apply_step(entry)
         elif kind is Kind.EVENT:
             self._apply_event(entry)
         elif kind is Kind.SET_ASIDE:
             if (event := self.events.get(entry.body.get("event_id", ""))) is not None:
                 event.set_aside = entry.body.get("why", "")
         elif kind is Kind.ACTIVATED:
-            self.replayed = frozenset(self.delivered)
+            self.replayed = frozenset(key for key in self.delivered if key.key != HANDED)
         elif kind is Kind.RESTARTED:
-            self._keep_below(entry.body.get("keep_below", 0))
-            if entry.body.get("keep_below"):
-                self._give_back()
-            else:
-                self.events = {}
-            self._interrupt_attempts(entry.recorded_at)
+            self._restart(entry)
         elif kind is Kind.RETRIED:
-            if (undone := entry.body.get("keep_below")) is not None:
-                self._keep_below(undone)  # rolled back: all from the first undone step on no longer counts as done (S48)
-                self._give_back()
-            self._drop([key for key, step in self.steps.items() if _falls(step)])
+            self._retry(entry)
         elif kind is Kind.RESUMED:
             self._shift(entry.body.get("shift_s", 0.0))
         elif kind in (Kind.CLAIMED, Kind.TERMINATED):
@@ -173,17 +93,27 @@ class History:
         waiting = [event for event in self.events.values() if event.type == event_type and event.free]
         return sorted(waiting, key=lambda event: (event.seq == 0, event.seq))
 
-    def _apply_step(self, entry: Entry) -> None:
+    def known(self, key: StepKey, entry: Entry) -> StepRecord:
+        """The record of a step, made where this is the first entry of it."""
+        if (step := self.steps.get(key)) is None:
+            order = entry.body.get("order", 0)
+            started = moment(entry.body.get("started_at")) or entry.recorded_at
+            step = self.steps[key] = StepRecord(key, order, StepState.RUNNING, started, entry.recorded_at)
+            self.last_order = max(self.last_order, order)
+            if key.type is StepType.MAP:
+                step.items = Items()
+        return step
+
+    def apply_step(self, entry: Entry) -> None:
+        """Fold in the entry of a step."""
+        if entry.key is not None and entry.kind in ITEM_KINDS:
+            apply_item(self, entry)
+            return
         key = entry.step_key
         assert key is not None
         body, kind = entry.body, entry.kind
-        step = self.steps.get(key)
-        if step is None:
-            order = body.get("order", 0)
-            started = moment(body.get("started_at")) or entry.recorded_at
-            step = self.steps[key] = StepRecord(key, order, StepState.RUNNING, started, entry.recorded_at)
-            self.last_order = max(self.last_order, order)
-        elif step.state in (StepState.FINISHED, StepState.FAILED):
+        step = self.known(key, entry)
+        if step.state in (StepState.FINISHED, StepState.FAILED):
             return  # an end after the end (a cancel that came too late) changes nothing
         step.changed_at = entry.recorded_at
         step.config = body.get("config", step.config)
@@ -193,6 +123,9 @@ class History:
             self._attempt(step, attempt, entry)
         step.rollback = body.get("rollback", step.rollback)
         step.sensitive = body.get("sensitive", step.sensitive)
+        if step.items is not None:
+            self.delivered += [stream_key(key)] * step.items.describe(body)
+            step.items.order_at_end = self.last_order
         if kind in ENDS:
             step.state, step.value, step.error = StepState.FINISHED, entry.value, None
             self._end(step, entry)
@@ -207,6 +140,8 @@ class History:
         elif kind in CANCELS:
             step.state = StepState.CANCELLED
             self._end(step, entry)
+            if step.items is not None:
+                step.items.interrupt(0)
         else:
             _OPENED[kind](step, entry)
 
@@ -257,14 +192,33 @@ class History:
         )
 
     def _keep_below(self, order: int) -> None:
-        self._drop([key for key, step in self.steps.items() if step.order >= order])
+        self.drop([key for key, step in self.steps.items() if step.order >= order])
         self.last_order = max((step.order for step in self.steps.values()), default=0)
 
-    def _drop(self, keys: list[StepKey]) -> None:
-        dropped = set(keys)
+    def drop(self, keys: list[StepKey]) -> None:
+        """These steps no longer count."""
+        dropped = {*keys, *(stream_key(key) for key in keys if key.type is StepType.MAP)}
         for key in keys:
             del self.steps[key]
         self.delivered = [key for key in self.delivered if key not in dropped]
+
+    def _restart(self, entry: Entry) -> None:
+        self._keep_below(entry.body.get("keep_below", 0))
+        if entry.body.get("keep_below"):
+            self._give_back()
+        else:
+            self.events = {}
+        if (item := entry.body.get("item")) is not None:
+            reopen(self, StepKey(StepType.MAP, item[0], item[1]), item[2])
+        self._interrupt_attempts(entry.recorded_at)
+
+    def _retry(self, entry: Entry) -> None:
+        if (undone := entry.body.get("keep_below")) is not None:
+            self._keep_below(undone)  # rolled back: all from the first undone step on no longer counts as done (S48)
+            self._give_back()
+        for name in entry.body.get("maps", ()):
+            reopen(self, named_map(name))
+        self.drop([key for key, step in self.steps.items() if _falls(step)])
 
     def _give_back(self) -> None:
         """After a restart from a step: events that no kept wait has taken stay, free to be taken (S44)."""
@@ -276,13 +230,19 @@ class History:
         if not seconds:
             return
         for step in self.open_steps():
+            if step.items is not None:
+                step.items.shift(timedelta(seconds=seconds))
             if step.due_at is not None and not step.body.get("fixed"):
                 step.due_at += timedelta(seconds=seconds)
 
     def _interrupt_attempts(self, at: datetime) -> None:
         """Behind a fence no end of a body in flight is heard: interrupted, not counted against the limit (S27, S43)."""
         for step in self.steps.values():
-            if step.state is StepState.RUNNING and step.key.type in (StepType.DO, StepType.ROLLBACK):
+            if step.items is not None and step.state is StepState.RUNNING:
+                step.state = StepState.INTERRUPTED
+                if step.items.interrupt(self.head.activation):
+                    step.died_in = self.head.activation
+            elif step.state is StepState.RUNNING and step.key.type in (StepType.DO, StepType.ROLLBACK):
                 step.state, step.died_in = StepState.INTERRUPTED, self.head.activation
                 if step.attempts and step.attempts[-1].state is StepState.RUNNING:
                     step.attempts[-1].state = StepState.INTERRUPTED
@@ -329,6 +289,9 @@ _OPENED = {
     Kind.SLEEP_STARTED: _opened_sleep,
     Kind.WAIT_STARTED: _opened_wait,
     Kind.CHILD_STARTED: _opened_child,
+    Kind.MAP_STARTED: _opened_do,
+    Kind.MAP_RETRYING: _opened_do,  # only items are retried or interrupted
+    Kind.MAP_INTERRUPTED: _opened_do,
 }
 
 _WAITS = {StepState.WAITING: "event", StepState.SLEEPING: "sleep", StepState.RETRYING: "retry"}

@@ -13,8 +13,10 @@ before the dot. What each kind carries in `body` (JSON) and `value` (an encoded 
     pausing        by: pause asked for, bodies in flight go on (S40)
     paused         nothing of it runs any more
     resumed        by, shift_s: seconds that deadlines move by (S41)
-    retried        by: failed steps are dropped, the rest goes on (`retry_failed`)
-    restarted      by, keep_below: steps with a lower order are kept (S44); the entry's token is new
+    retried        by, [keep_below], [maps]: failed steps are dropped, the rest goes on (`retry_failed`); of the maps named
+                   ("2 embed" is the second call of "embed") the failed items and the end
+    restarted      by, keep_below: steps with a lower order are kept (S44), [item]: map, count and key of one item that is
+                   dropped with the map's end; the entry's token is new
     terminated     by; the entry's token is new
     rolling_back   error, [terminate]: handlers run now (S46); with terminate it then ends as terminated (S49)
     completed      preview, output_type, [json], [uri], rollback                          value = output
@@ -35,6 +37,14 @@ before the dot. What each kind carries in `body` (JSON) and `value` (an encoded 
     rollback.…     as do.…: the handler that undoes the step of that name and count (S47)
     sleep.started  order, due_at                  sleep.finished   order, started_at      sleep.cancelled
     child.started  order, workflow, id: the instance it waits for; ends as do.… ends
+    map.started    order, config, [rollback], [total], [rate]: starts and seconds; key None is the map, a key an item of it
+    map.finished   order, started_at, total, failed: all items have ended          value = keys in order, where given by key=
+    map.failed     order, started_at, error, [item]: the first item that failed for good, or the iterable did
+    map.started    of an item: order, attempt, [index] where its key is given by key=
+    map.retrying   of an item: as do.retrying, with its hash                    map.interrupted   of an item: as do.interrupted
+    map.finished   of an item: order, attempt, started_at, hash, preview, output_type, [json], [uri], [index], [out]: how many
+                   values a stream hands on with it (their keys, where given by key=)          value, unless discarded
+    map.failed     of an item: order, attempt, started_at, hash, error, [index], [out]    map.cancelled
     wait.started   order, event_type, due_at, schema, prompt
     wait.finished  order, started_at, event_id, event_type, sent_at, preview, [json]      value = payload
     wait.failed    order, started_at, error: timed out                                    wait.cancelled
@@ -125,6 +135,12 @@ class Kind(StrEnum):
     SLEEP_STARTED = "sleep.started"
     SLEEP_FINISHED = "sleep.finished"
     SLEEP_CANCELLED = "sleep.cancelled"
+    MAP_STARTED = "map.started"
+    MAP_RETRYING = "map.retrying"
+    MAP_INTERRUPTED = "map.interrupted"
+    MAP_FINISHED = "map.finished"
+    MAP_FAILED = "map.failed"
+    MAP_CANCELLED = "map.cancelled"
     CHILD_STARTED = "child.started"
     CHILD_FINISHED = "child.finished"
     CHILD_FAILED = "child.failed"
@@ -141,10 +157,9 @@ class Kind(StrEnum):
 
 # Entries whose token is new: whoever held the instance before no longer counts (S52).
 FENCES = frozenset({Kind.CLAIMED, Kind.RESTARTED, Kind.TERMINATED, Kind.DELETED})
-ENDS = frozenset({Kind.DO_FINISHED, Kind.SLEEP_FINISHED, Kind.WAIT_FINISHED, Kind.CHILD_FINISHED, Kind.ROLLBACK_FINISHED})
-FAILURES = frozenset({Kind.DO_FAILED, Kind.WAIT_FAILED, Kind.CHILD_FAILED, Kind.ROLLBACK_FAILED})
-CANCELS = frozenset({Kind.DO_CANCELLED, Kind.SLEEP_CANCELLED, Kind.WAIT_CANCELLED, Kind.CHILD_CANCELLED})
-
+ENDS = frozenset(kind for kind in Kind if kind.endswith(".finished"))
+FAILURES = frozenset(kind for kind in Kind if kind.endswith(".failed"))
+CANCELS = frozenset(kind for kind in Kind if kind.endswith(".cancelled"))
 
 _TYPE_OF = {kind: StepType(kind.partition(".")[0]) for kind in Kind if "." in kind}
 

@@ -48,6 +48,11 @@ def step_name(value: object) -> str:
     return _checked("step name", value, _STEP_NAME, "a step's name is 1 to 256 characters without control characters")
 
 
+def item_key(value: object, what: str) -> str:
+    """Check the key of a map's item; *what* says whose."""
+    return _checked(what, value, _STEP_NAME, "a key is 1 to 256 characters without control characters")
+
+
 def _checked(what: str, value: object, pattern: re.Pattern[str], rule: str) -> str:
     if not isinstance(value, str):
         msg = f"{what} {quoted(value)} is of type {type(value).__name__}, not text: {rule}"

@@ -23,6 +23,7 @@ from nbflow.engine.loop import ACTIVATION, keep_for_ever
 from nbflow.engine.output import OUTPUT
 from nbflow.engine.outputs import failure_of, is_artifact, reference
 from nbflow.engine.scope import Scope
+from nbflow.engine.suspects import Suspects
 from nbflow.errors import StopSignal, UndecodableError, UsageError
 from nbflow.values import codec
 from nbflow.values.nodes import type_name
@@ -55,6 +56,7 @@ class Activation(Scope):
         self.deliveries = Deliveries(history.delivered)
         self.next_order = history.last_order + 1
         self.counts: Counter[tuple[StepType, str]] = Counter()
+        self.counts_in_items: Counter[tuple[StepType, str, str]] = Counter()
         self.do_calls = 0
         self.calls: dict[StepKey, Call] = {}
         self.functions: dict[str, Any] = {}
@@ -65,10 +67,10 @@ class Activation(Scope):
         self.returned = False
         self.output: object = None
         self._turn_due = False
-        self._decoding = False
+        self.decoding = False
         self._failed_calls: list[Call] = []
         self._failed_tasks: list[asyncio.Task[Any]] = []
-        self._suspects: dict[StepKey, Callable[[], None]] = {}
+        self.suspects = Suspects()
         self._main: asyncio.Task[Any] | None = None
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -91,7 +93,7 @@ class Activation(Scope):
     @property
     def idle(self) -> bool:
         """Nothing of it runs: whatever it still wants must come from outside (S5)."""
-        busy = self.ready or self.in_flight or self.unacked or self._turn_due or self._decoding or self.over
+        busy = self.ready or self.in_flight or self.drawing or self.unacked or self._turn_due or self.decoding or self.over
         # `run` has ended, and that is looked at in a later pass of the loop.
         ending = self._main in self.tasks and self._main is not None and self._main.done()
         return not (busy or ending or self.deliveries.pending)
@@ -126,6 +128,8 @@ class Activation(Scope):
     def drop_tasks(self) -> None:
         """Cancel what user code still has; what does not end in time is dropped with a line in the log (S42)."""
         self.stopping = self.over = True
+        for close in self.closers:
+            close()
         tasks = [task for task in self.tasks if not task.done()]
         for task in tasks:
             task.cancel()
@@ -141,11 +145,11 @@ class Activation(Scope):
 
     # -- calls --------------------------------------------------------------------------------------------------------
 
-    def open_call(self, kind: StepType, name: str, *, inner: bool = False) -> tuple[Call, StepRecord | None]:
-        """Note a call of a step: its key, its order, and what is recorded of it; *inner* where a body makes it (S15)."""
-        if (
-            self.over and not inner
-        ):  # before anything else: code that catches everything would ask for ever, in whatever thread it dies
+    def open_call(
+        self, kind: StepType, name: str, *, inner: bool = False, item: str | None = None
+    ) -> tuple[Call, StepRecord | None]:
+        """Note a call of a step: its key, its order, what is recorded of it; *inner* where a body makes it, of *item* (S15)."""
+        if self.over and not inner:  # before anything else: code that catches everything would ask for ever, in any thread
             return self._refused_call(kind, name), None
         self._check_caller(kind)
         if self.live.rolling_back:
@@ -156,8 +160,12 @@ class Activation(Scope):
         step_name(name)
         if kind is StepType.DO:
             self._count_step(name)
-        self.counts[kind, name] += 1
-        key = StepKey(kind, name, self.counts[kind, name])
+        if item is None:
+            self.counts[kind, name] += 1
+            key = StepKey(kind, name, self.counts[kind, name])
+        else:
+            self.counts_in_items[kind, name, item] += 1
+            key = StepKey(kind, name, self.counts_in_items[kind, name, item], item)
         known = self.live.history.steps.get(key)
         order = known.order if known is not None else self.next_order
         if known is None:
@@ -208,7 +216,7 @@ class Activation(Scope):
         if record is not None and record.ended:
             return
         call.cancel()
-        self._suspect_ended(call.key)
+        self.suspects.ended(call.key)
         kind = Kind(f"{call.key.type}.cancelled")
         body: dict[str, Any] = {"order": call.order}
         if record is not None and record.attempt:
@@ -220,20 +228,7 @@ class Activation(Scope):
         """Record the end of a step; when it is durable, its result takes its turn."""
         self.unacked += 1
         self.record(kind, call.key, body, value, acked=partial(self._arrived, call.key))
-        self._suspect_ended(call.key)
-
-    def begin_alone(self, key: StepKey, begin: Callable[[], None]) -> None:
-        """Run what was in flight at repeated deaths one at a time, each to its end: the guilty one is found (S27)."""
-        self._suspects[key] = begin
-        if len(self._suspects) == 1:
-            begin()
-
-    def _suspect_ended(self, key: StepKey) -> None:
-        if key in self._suspects:
-            first = next(iter(self._suspects)) == key
-            del self._suspects[key]
-            if first and self._suspects:
-                next(iter(self._suspects.values()))()
+        self.suspects.ended(call.key)
 
     def _arrived(self, key: StepKey) -> None:
         self.unacked -= 1
@@ -262,7 +257,7 @@ class Activation(Scope):
 
     def _take_turn(self) -> None:
         self._turn_due = False
-        if self.ready or self._decoding or self.over:
+        if self.ready or self.decoding or self.over:
             return
         if self.collecting is not None and (self.failure is not None or self.returned) and not self.stopping:
             self._collected(self.collecting)
@@ -293,6 +288,9 @@ class Activation(Scope):
         self.drop_tasks()
 
     def _deliver(self, call: Call) -> None:
+        if call.deliver is not None:
+            call.deliver()
+            return
         record = self.live.history.steps.get(call.key)
         if record is None:
             return  # restarted at this moment, in another thread
@@ -300,14 +298,14 @@ class Activation(Scope):
             known, error = failure_of(record, self.live.files, call.original)
             if known and record.sensitive:
                 self.secrets.append(error)
-            (self._hand_out if known else self._decoded)(call, (False, error))
+            (self.hand_out if known else self._decoded)(call, (False, error))
             return
         data = record.value
         if call.lazy or data is None or not is_artifact(data):
             self._decoded(call, self._decode(call, record))
             return
         # A table is read in a thread, and nothing else is handed out before it: the order is part of the promise.
-        self._decoding = True
+        self.decoding = True
         context = contextvars.Context()
         self.engine.threads.submit(context, partial(self._decode, call, record), partial(self._decoded_in_thread, call))
 
@@ -323,7 +321,7 @@ class Activation(Scope):
             return False, error
 
     def _decoded_in_thread(self, call: Call, outcome: tuple[bool, Any]) -> None:
-        self._decoding = False
+        self.decoding = False
         if self.over:
             return
         self._decoded(call, outcome[1] if outcome[0] else outcome)
@@ -332,9 +330,10 @@ class Activation(Scope):
         if not outcome[0]:
             self.live.interrupt(self, call.key, outcome[1])
             return
-        self._hand_out(call, outcome)
+        self.hand_out(call, outcome)
 
-    def _hand_out(self, call: Call, outcome: tuple[bool, Any]) -> None:
+    def hand_out(self, call: Call, outcome: tuple[bool, Any]) -> None:
+        """Give a call its result."""
         self.calls.pop(call.key, None)
         self.deliveries.leave(call.key)
         if not call.future.done():

@@ -12,11 +12,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from nbflow.core import replay
-from nbflow.core.config import DEFAULT, ResolvedConfig, as_mapping, delay_after
+from nbflow.core.config import DEFAULT, ResolvedConfig, delay_after
 from nbflow.core.durations import duration, text
-from nbflow.core.model import Kind, StepKey
+from nbflow.core.model import Kind, StepKey, StepType
 from nbflow.engine.calls import Call
-from nbflow.engine.context import StepContext, StepName, bind, idempotency_key, is_async
+from nbflow.engine.context import StepContext, bind, context_of, is_async
 from nbflow.engine.delays import DelayQuestion, may_retry
 from nbflow.engine.loop import ACTIVATION
 from nbflow.engine.on_executors import HERE, OnExecutors
@@ -40,6 +40,8 @@ _KINDS: dict[str, Kind] = {str(kind): kind for kind in Kind}  # calling an enum 
 
 class Body(OnExecutors):
     """The body of one step in one activation, over all its attempts."""
+
+    index: int | None = None  # of a map item
 
     def __init__(
         self,
@@ -81,9 +83,18 @@ class Body(OnExecutors):
         return not self._closed
 
     @property
+    def _giving_up(self) -> bool:
+        return self.scope.failure is not None
+
+    @property
     def key(self) -> StepKey:
         """The step's key."""
         return self.call.key
+
+    @property
+    def item(self) -> str | None:
+        """The map item that it belongs to: steps in it are counted for it alone (S15)."""
+        return str(self.key) if self.key.type is StepType.MAP else self.key.key
 
     # -- an attempt begins --------------------------------------------------------------------------------------------
 
@@ -107,7 +118,7 @@ class Body(OnExecutors):
         self._awaited = attempt
         self._running = True
         self.scope.in_flight += 1
-        self._code = self.live.codes.marks(self.fn, self.args)  # as it is when the attempt begins (S56)
+        self._code = self._marks()  # as it is when the attempt begins (S56)
         body = self._fixed | self._code | self._anew | {"attempt": attempt}
         # What a rollback undoes must be known even after a power cut: such a start is synced before its body runs (S53).
         acked = partial(self.engine.launch_soon, self._launch) if self._undoable else None
@@ -275,7 +286,7 @@ class Body(OnExecutors):
             return
         body = self._attempt_body() | body_of(result, sensitive=self.sensitive)
         self._close()
-        self.scope.ended(self._kind("finished"), self.call, body, result.data)
+        self._end("finished", body, result.data)
 
     def _attempt_failed(self, error: BaseException) -> None:
         """Retry or fail; an error that raises when it is looked at is replaced by one that says so."""
@@ -290,12 +301,12 @@ class Body(OnExecutors):
         if type(error) is UndecodableError:  # a reference among the arguments, or loaded by the body (S17)
             self.live.interrupt(self.scope, self.key, error)
             return
-        record = self.live.history.steps.get(self.key)
-        if record is None:
+        before = self._failures()
+        if before is None:
             self._close()  # restarted at this moment, in another thread
             return
-        failed = record.failures + 1
-        if self.scope.failure is not None or not may_retry(self.config, error, failed):
+        failed = before + 1
+        if self._giving_up or not may_retry(self.config, error, failed):
             self.fail(error)
         elif isinstance(error, RetryAfter):
             try:
@@ -326,9 +337,19 @@ class Body(OnExecutors):
         self._close()
         if self.sensitive:  # what `run` gets is kept apart from what is shown
             body, value = self._attempt_body() | {"error": withheld(record)}, record_bytes(record, self.live.files)
-            self.scope.ended(self._kind("failed"), self.call, body, value)
+            self._end("failed", body, value)
         else:
-            self.scope.ended(self._kind("failed"), self.call, self._attempt_body() | {"error": record})
+            self._end("failed", self._attempt_body() | {"error": record})
+
+    def _marks(self) -> dict[str, Any]:
+        return self.live.codes.marks(self.fn, self.args)
+
+    def _end(self, what: str, body: dict[str, Any], value: bytes | None = None) -> None:
+        self.scope.ended(self._kind(what), self.call, body, value)
+
+    def _failures(self) -> int | None:
+        record = self.live.history.steps.get(self.key)
+        return None if record is None else record.failures
 
     def _attempt_body(self) -> dict[str, Any]:
         return self._fixed | self._code | self._anew | {"attempt": self.attempt, "started_at": self._started_at}
@@ -373,15 +394,4 @@ class Body(OnExecutors):
 
     def step_context(self) -> StepContext:
         """What the body, or a delay function, is told."""
-        head = self.live.history.head
-        return StepContext(
-            self.output,
-            step=StepName(name=self.key.name, count=self.key.count),
-            attempt=self.attempt,
-            config=as_mapping(self.config),
-            instance_id=head.instance_id,
-            workflow_name=head.workflow,
-            key=self.key.key,
-            index=None,
-            idempotency_key=idempotency_key(self.engine.uid, head.created_seq, head.generation, self.key),
-        )
+        return context_of(self)

@@ -20,18 +20,21 @@ class Call:
         cancel: stops what goes on for it when user code cancels the call (S21).
         inner: a body made the call, not `run` (S15).
         begin: starts it anew where its recorded cancellation does not come again (S21).
+        deliver: hands the result out in a way of its own: maps.
         original: the live error of this process, the cause of the decoded copy that `run` sees (API.md §9).
     """
 
-    __slots__ = ("awaited", "begin", "cancel", "future", "inner", "key", "lazy", "opened", "order", "original", "payload_of")
+    __slots__ = (
+        "awaited", "begin", "cancel", "deliver", "future", "inner", "key", "lazy", "order", "original", "payload_of",
+    )  # fmt: skip
 
     def __init__(self, key: StepKey, order: int, future: "asyncio.Future[tuple[bool, Any]]") -> None:
         self.key, self.order, self.future = key, order, future
         self.awaited = self.inner = False
         self.lazy = False
-        self.opened = False
         self.cancel: Callable[[], None] = _nothing
         self.begin: Callable[[], None] | None = None
+        self.deliver: Callable[[], None] | None = None
         self.original: BaseException | None = None
         self.payload_of: Callable[[object, dict[str, Any]], object] | None = None
 

@@ -1,8 +1,8 @@
 """What is recorded of the code of an instance's steps, and which of them are stale against the present code (S56, S57)."""
 
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from nbflow.clock import SystemClock
@@ -19,17 +19,19 @@ if TYPE_CHECKING:
     from nbflow.engine.registry import Workflow
 
 ARGUMENTS = "arguments"
+_SHOWN = 3
 _CALM = 4  # looks without another call: then `run` is at work, or waits
 _pause = threading.Event().wait
 
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """What a call gives a step to run, as far as it can be told: code, constants bound to it, arguments."""
+    """What a call gives a step to run, as far as it can be told: code, constants bound to it, arguments, changed items."""
 
     fingerprint: Fingerprint | None
     bound: dict[str, str]
     args_hash: str | None
+    items: tuple[str, ...] = ()
 
     def marks(self) -> dict[str, Any]:
         """What the entries of the step say of it."""
@@ -44,6 +46,8 @@ class Present:
 
     def differs(self, recorded: Mapping[str, Any]) -> bool:
         """Whether it is not what was recorded; what was not recorded, or cannot be told now, is the same."""
+        if self.items:
+            return True
         present, known = self.fingerprint, recorded.get("code_hash")
         if present is not None and known and (known != present.hash or recorded.get("bound", {}) != self.bound):
             return True
@@ -63,6 +67,7 @@ class Present:
             labels += [name for name in {**bound, **self.bound} if bound.get(name) != self.bound.get(name)]
         if self._args_differ(recorded):
             labels.append(ARGUMENTS)
+        labels += [f"item {key!r}" for key in self.items[:_SHOWN]]
         return list(dict.fromkeys(labels))
 
     @property
@@ -103,6 +108,11 @@ class Codes:
 
     def _found(self, key: StepKey, present: Present) -> None:
         self._engine.registry.stale.setdefault(self._live.created_seq, {})[key] = present
+
+    def items_changed(self, key: StepKey, fn: Callable[..., Any], items: Sequence[str]) -> None:
+        """Items of a map were served whose content is not what it was (S57); they have keys of their own."""
+        if items:
+            self._found(key, replace(self._present(fn, ()), items=tuple(items)))
 
     def _present(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Present:
         fingerprint, bound = of_callable(fn, args)

@@ -4,10 +4,14 @@ import functools
 import hashlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from nbflow.core.model import StepKey
+from nbflow.core.config import as_mapping
+from nbflow.core.model import StepKey, StepType
 from nbflow.engine.output import Output
+
+if TYPE_CHECKING:
+    from nbflow.engine.bodies import Body
 
 
 class Fields(Mapping[str, Any]):
@@ -70,6 +74,22 @@ def idempotency_key(store: str, created_seq: int, generation: int, key: StepKey)
     """The text of `ctx.idempotency_key`: store, instance, number of restarts and step decide it."""
     parts = "\0".join([store, str(created_seq), str(generation), key.type, key.name, str(key.count), key.key or ""])
     return hashlib.blake2b(parts.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def context_of(body: "Body") -> StepContext:
+    """What a body, or its delay function, is told."""
+    head, key = body.live.history.head, body.key
+    return StepContext(
+        body.output,
+        step=StepName(name=key.name, count=key.count),
+        attempt=body.attempt,
+        config=as_mapping(body.config),
+        instance_id=head.instance_id,
+        workflow_name=head.workflow,
+        key=key.key if key.type is StepType.MAP else None,
+        index=body.index,
+        idempotency_key=idempotency_key(body.engine.uid, head.created_seq, head.generation, key),
+    )
 
 
 def is_async(fn: Callable[..., Any]) -> bool:

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 from nbflow import ids
 from nbflow.core import names
 from nbflow.core.history import Head, History
+from nbflow.core.maps import map_name, with_failed_items
 from nbflow.core.model import FINISHED, Kind, Status, StepKey, StepState
 from nbflow.core.rollback import due, earliest_undone
 from nbflow.engine.calls import noted
 from nbflow.engine.live import LiveInstance
+from nbflow.engine.naming import kept_by_restart
 from nbflow.engine.outputs import body_of
-from nbflow.errors import InvalidStatusError, NotFoundError, UsageError
+from nbflow.errors import InvalidStatusError, NotFoundError
 from nbflow.store.base import Decision
-from nbflow.store.views import StepView
 from nbflow.values import codec, schemas
 
 if TYPE_CHECKING:
@@ -68,21 +69,21 @@ def pause(engine: "Engine", instance: "WorkflowInstance", by: str | None) -> Non
     _command(engine, instance, decide)
 
 
-def resume(engine: "Engine", instance: "WorkflowInstance", by: str | None) -> None:
-    """See `WorkflowInstance.resume`."""
+def resume(engine: "Engine", instance: "WorkflowInstance", by: str | None, *, items: bool = False) -> None:
+    """See `WorkflowInstance.resume`; with *items* failed items of maps that ended run again too."""
     context = contextvars.copy_context()
     live = _owned(engine, instance)
     if live is None:
         head = engine.store.head(instance.created_seq)
         runs = head is not None and head.owner is not None and engine.store.alive(head.owner) is not False
         if runs or engine.registry.find(instance.workflow_name) is None:
-            _command(engine, instance, lambda head, read: _resumption(engine, head, by, read()))
+            _command(engine, instance, lambda head, read: _resumption(engine, head, by, read(), items=items))
             return
         live = engine.adopt(instance.created_seq, "resume")
         if live is None:
             return
     with live.lock:
-        decisions = _resumption(engine, live.history.head, by, live.history)
+        decisions = _resumption(engine, live.history.head, by, live.history, items=items)
         for kind, body, _ in decisions:
             live.record(kind, None, body, acked=noted)
     if decisions:
@@ -90,26 +91,36 @@ def resume(engine: "Engine", instance: "WorkflowInstance", by: str | None) -> No
     engine.on_loop(lambda: live.go_on(context))
 
 
-def _resumption(engine: "Engine", head: Head, by: str | None, history: History) -> Sequence[Decision]:
+def _resumption(engine: "Engine", head: Head, by: str | None, history: History, *, items: bool) -> Sequence[Decision]:
     """What a resume writes: nothing where it has no effect (S41)."""
     body: dict[str, Any] = {"by": who(by)}
     if head.status is Status.PAUSED and head.paused_at is not None:
         return [(Kind.RESUMED, body | {"shift_s": (engine.clock.now() - head.paused_at).total_seconds()}, None)]
     if head.status is Status.WAITING_FOR_PAUSE:
         return [(Kind.RESUMED, body, None)]
-    return [(Kind.RETRIED, body | retried_from(history), None)] if head.status is Status.ERRORED else []
+    if head.status is Status.ERRORED or (items and head.status is Status.COMPLETE):
+        return [(Kind.RETRIED, body | retried_from(history, items=items), None)]
+    return []
 
 
-def retried_from(history: History) -> dict[str, Any]:
-    """Where a retry begins: after a rollback at the earliest step that was undone (S48)."""
+def retried_from(history: History, *, items: bool = False) -> dict[str, Any]:
+    """What a retry opens again: after a rollback all from the earliest step that was undone (S48); maps that failed.
+
+    With *items* also maps that ended well with failed items; what started after such a map ended runs again (S61).
+    """
+    maps = with_failed_items(history, ended_well=items)
+    body: dict[str, Any] = {"maps": [map_name(step.key) for step in maps]} if maps else {}
+    after = [step.items.order_at_end + 1 for step in maps if step.items and step.state is StepState.FINISHED]
     undone = earliest_undone(history)
-    return {} if undone is None else {"keep_below": undone}
+    below = min(after if undone is None else [undone, *after], default=None)
+    return body if below is None else body | {"keep_below": below}
 
 
 def retry_failed(engine: "Engine", instance: "WorkflowInstance", by: str | None) -> None:
     """See `WorkflowInstance.retry_failed`."""
-    if instance.view().status is Status.ERRORED:
-        resume(engine, instance, by)
+    view = instance.view()
+    if view.status is Status.ERRORED or (view.status is Status.COMPLETE and view.failed_items):
+        resume(engine, instance, by, items=True)
 
 
 def retry_now(engine: "Engine", instance: "WorkflowInstance", step: StepKey | None = None) -> None:
@@ -148,7 +159,8 @@ def restart(engine: "Engine", instance: "WorkflowInstance", from_step: Any, by: 
         if from_step is None:
             return [(Kind.RESTARTED, body, None)]
         history = read()
-        order = find_step(history, from_step, instance.id).order
+        kept = kept_by_restart(history, from_step, instance.id)
+        order = kept["keep_below"]
         undone = earliest_undone(history)
         if undone is not None and order > undone:
             msg = (
@@ -156,7 +168,7 @@ def restart(engine: "Engine", instance: "WorkflowInstance", from_step: Any, by: 
                 f"effects are undone; restart from an earlier step, or from the start (S48)"
             )
             raise InvalidStatusError(msg)
-        return [(Kind.RESTARTED, body | {"keep_below": order}, None)]
+        return [(Kind.RESTARTED, body | kept, None)]
 
     live = _owned(engine, instance)
     if live is None and engine.registry.find(instance.workflow_name) is not None:
@@ -251,35 +263,6 @@ def _open_wait_type(history: History, instance_id: str, name: str, count: int) -
         msg = f"wait {name!r} of instance {instance_id!r} is not open any more ({step.state})"
         raise InvalidStatusError(msg)
     return step.event_type or ""
-
-
-def find_step(history: History, wanted: Any, instance_id: str) -> Any:
-    """The recorded step that a `from_step` names."""
-    name, count, type_, key = _parsed(wanted)
-    for step in history.steps.values():
-        k = step.key
-        if (k.name, k.count, k.key) == (name, count, key) and type_ in (None, k.type, k.type.value):
-            return step
-    known = ", ".join(str(k) for k in list(history.steps)[:10]) or "none"
-    msg = f"instance {instance_id!r} has no step {name!r} number {count}; recorded are: {known}"
-    raise NotFoundError(msg)
-
-
-def _parsed(wanted: Any) -> tuple[str, int, str | None, str | None]:
-    """Name, count, type and key of what a `from_step` names; None for what it leaves open."""
-    match wanted:
-        case StepView(key=StepKey() as k) | (StepKey() as k):
-            return k.name, k.count, k.type, k.key
-        case str():
-            return wanted, 1, None, None
-        case (str(), int()):
-            return wanted[0], wanted[1], None, None
-        case (str(), str()):
-            return wanted[0], 1, None, wanted[1]
-        case {"name": str()}:
-            return wanted["name"], wanted.get("count", 1), wanted.get("type"), None
-    msg = f'from_step={wanted!r} is none of "name", ("name", count), {{"name", "count", "type"}}, a step'
-    raise UsageError(msg)
 
 
 def _command(engine: "Engine", instance: "WorkflowInstance", decide: Decide) -> None:

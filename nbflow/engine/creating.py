@@ -9,7 +9,8 @@ from nbflow.core import names
 from nbflow.core.history import Head
 from nbflow.core.model import Draft
 from nbflow.engine.bodies import BODY
-from nbflow.engine.instance import Instances, WorkflowInstance
+from nbflow.engine.instance import WorkflowInstance
+from nbflow.engine.instances import Instances
 from nbflow.engine.live import LiveInstance
 from nbflow.engine.outputs import body_of
 from nbflow.errors import AlreadyExistsError, UsageError

@@ -1,6 +1,7 @@
 """Kernels that die again and again with the same instance (S27)."""
 
 from nbflow.core.history import History, died_waiting
+from nbflow.core.maps import in_flight
 from nbflow.core.model import StepState
 from nbflow.errors import StepInterruptedError, listed
 
@@ -16,6 +17,6 @@ def error_of(history: History) -> StepInterruptedError:
     """The error that says so, and names the steps in flight."""
     cut_off = [step for step in history.steps.values() if step.state is StepState.INTERRUPTED]
     last = max((step.died_in for step in cut_off), default=0)
-    running = listed([str(step.key) for step in cut_off if step.died_in == last]) or "no step"
+    running = listed([name for step in cut_off if step.died_in == last for name in in_flight(step, last)]) or "no step"
     msg = f"the kernel died {DEATHS} times in a row while {running} ran; run the cell again for three more tries"
     return StepInterruptedError(msg)

@@ -18,7 +18,8 @@ from nbflow.engine import finding, opening
 from nbflow.engine.children import Ends
 from nbflow.engine.executors import Executors
 from nbflow.engine.folds import Folds
-from nbflow.engine.instance import Instances, WorkflowInstance
+from nbflow.engine.instance import WorkflowInstance
+from nbflow.engine.instances import Instances
 from nbflow.engine.live import LiveInstance
 from nbflow.engine.loop import LoopThread
 from nbflow.engine.news import News
@@ -36,7 +37,6 @@ from nbflow.store.feed import Feed
 from nbflow.values.artifacts import ArtifactFolder
 
 log = logging.getLogger("nbflow")
-
 KEEP_FINISHED = 200  # finished instances whose fold stays in memory, for displays that still show them
 
 
@@ -178,8 +178,8 @@ class Engine:
         head = self.store.head(created_seq)
         if head is None:
             return None
-        if head.owner is not None and head.owner.engine == self.engine_id:
-            entries = self.store.read(created_seq)  # finished here, and forgotten since
+        if head.owner is not None and head.owner.engine == self.engine_id:  # finished here, and forgotten since
+            entries = self.store.read(created_seq)
         else:
             entries = self.store.claim([created_seq], self.owner, by, force=by == "resume").get(created_seq, [])
         return self._take_on(entries) if entries else None

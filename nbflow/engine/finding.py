@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 from nbflow.core.durations import duration
 from nbflow.core.model import Status
-from nbflow.engine.instance import Instances, WorkflowInstance, handles
+from nbflow.engine.instance import WorkflowInstance
+from nbflow.engine.instances import Instances, handles
 from nbflow.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:

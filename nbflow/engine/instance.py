@@ -5,7 +5,7 @@ runs it goes through that engine's journal, for any other through the store's on
 """
 
 import contextlib
-from collections.abc import AsyncIterator, Generator, Iterable, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -17,6 +17,7 @@ from nbflow.core.model import FINISHED, Entry, InstanceStatus, Status, StepKey, 
 from nbflow.engine import control
 from nbflow.engine.codes import code_of, code_same, stale_steps
 from nbflow.engine.current import panel_of
+from nbflow.engine.item_views import item_page, item_results
 from nbflow.engine.live import LiveInstance
 from nbflow.engine.log import Log
 from nbflow.engine.output import log_of
@@ -49,7 +50,7 @@ class WorkflowInstance:
         assert head.created_at is not None
         self.created_at: datetime = head.created_at
         self._params = head.params
-        self._files = engine.artifact_folder(head)
+        self.files = engine.artifact_folder(head)
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -61,7 +62,7 @@ class WorkflowInstance:
     @property
     def params(self) -> Any:
         """What it was created with (S4)."""
-        return codec.decode(self._params, self._files)
+        return codec.decode(self._params, self.files)
 
     def status(self) -> InstanceStatus:
         """Where it stands now, truthful (S5)."""
@@ -77,6 +78,7 @@ class WorkflowInstance:
             waiting_for=view.waiting_for,
             unreached=view.unreached,
             interrupted=view.interrupted or self._why_interrupted(view),
+            failed_items=view.failed_items,
         )
 
     @property
@@ -91,7 +93,7 @@ class WorkflowInstance:
             head = history.head
             status, output, error = head.status, head.output, head.error
         if status is Status.COMPLETE:
-            return None if output is None else codec.decode(output, self._files)
+            return None if output is None else codec.decode(output, self.files)
         if status not in FINISHED:
             msg = f"instance {self.id!r} is {self.view().status} and has no output yet; `await` it, or call wait()"
             raise InvalidStatusError(msg)
@@ -121,6 +123,21 @@ class WorkflowInstance:
         page = [self.view_of(history, step) for step in ordered[start:stop]]
         return len(ordered), page
 
+    def items(
+        self, name: str, start: int = 0, stop: int | None = None, *, count: int = 1, state: str | None = None
+    ) -> tuple[int, list[StepView]]:
+        """How many items of a map there are, and a page of them in the order of the items.
+
+        Args:
+            name, count: of the map.
+            start, stop: the page, of those that *state* leaves.
+            state: only items that stand so: "running", "retrying", "finished", "failed", "interrupted".
+
+        Raises:
+            NotFoundError: no such map is recorded.
+        """
+        return item_page(self._engine, self, name, count, start, stop, state)
+
     def view_of(self, history: History, step: StepRecord) -> StepView:
         """The view of one of its steps."""
         code = code_of(self._engine, step, self.created_seq)
@@ -137,9 +154,11 @@ class WorkflowInstance:
 
     def load(self, step: StepRecord) -> object:
         """The output of a step, decoded now."""
+        if step.items is not None and step.state is StepState.FINISHED:
+            return item_results(self._engine, self, step)
         if step.value is None or step.state is not StepState.FINISHED:
             return None
-        return REDACTED if step.sensitive else codec.decode(step.value, self._files)
+        return REDACTED if step.sensitive else codec.decode(step.value, self.files)
 
     def step(self, name: str, count: int = 1) -> StepView:
         """One step by name and count.
@@ -331,36 +350,3 @@ class WorkflowInstance:
 
     def __repr__(self) -> str:
         return f"<{self.workflow_name} {self.id} {self.view().status}>"
-
-
-class Instances(list[WorkflowInstance]):
-    """Several instances: a list that can be waited for as one."""
-
-    def wait(self, timeout: float | None = None, until: str = "settled") -> list[InstanceStatus]:
-        """Block until all are settled or finished; *timeout* seconds in all."""
-        return [instance.wait(left(), until) for left in [_countdown(timeout)] for instance in self]
-
-    def outputs(self) -> list[Any]:
-        """The output of each, in order."""
-        return [instance.output for instance in self]
-
-    def retry_failed(self) -> None:
-        """Retry those that errored."""
-        for instance in self:
-            if instance.view().status is Status.ERRORED:
-                instance.retry_failed()
-
-
-def _countdown(timeout: float | None) -> Any:
-    from nbflow.clock import SystemClock
-
-    if timeout is None:
-        return lambda: None
-    clock = SystemClock()
-    end = clock.monotonic() + timeout
-    return lambda: max(0.0, end - clock.monotonic())
-
-
-def handles(engine: "Engine", heads: Iterable[Head]) -> Instances:
-    """Handles of these instances, in order."""
-    return Instances(WorkflowInstance(engine, head) for head in heads)

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from nbflow.engine.activation import Activation
     from nbflow.engine.codes import Present
     from nbflow.engine.engine import Engine
-    from nbflow.engine.instance import Instances, WorkflowInstance
+    from nbflow.engine.instance import WorkflowInstance
+    from nbflow.engine.instances import Instances
 
 
 class Workflow:

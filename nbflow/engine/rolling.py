@@ -2,6 +2,7 @@
 
 import contextvars
 import inspect
+from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from nbflow.engine.bodies import BODY, Body
 from nbflow.engine.calls import Call
 from nbflow.engine.context import is_async
 from nbflow.engine.output import OUTPUT
+from nbflow.engine.results import Results
 from nbflow.engine.scope import Scope
 from nbflow.values import codec
 
@@ -37,7 +39,7 @@ class Rollback(Scope):
         super().__init__(live)
         self._handlers, self._error, self._context = handlers, error, context
         self._body: Body | None = None
-        self._waiting = False
+        self._due: deque[StepRecord] | None = None
 
     @property
     def idle(self) -> bool:
@@ -60,22 +62,47 @@ class Rollback(Scope):
             self._next()
 
     def _next(self) -> None:
-        steps = due(self.live.history)
-        if not steps:
+        if self._due is None:
+            self._due = deque(due(self.live.history))
+        while self._due and self._undone(self._due[0]):
+            self._due.popleft()
+        if not self._due:
             self.over = True
             self.live.rolled_back(("complete", None))
             return
-        step = steps[0]
+        step = self._due[0]
         key = handler_key(step.key)
         known = self.live.history.steps.get(key)
         if known is not None and known.state is StepState.FAILED:
             self._stop_failed(known.error)
             return
-        handler = self._handlers.get(step.key)
+        its = step.key
+        handler = self._handlers.get(its if its.key is None else StepKey(its.type, its.name, its.count))
         if handler is None:
             self._stop_failed({"type": "LookupError", "message": f"handler not found for step {str(step.key)!r}"})
             return
         self._run(step, key, known, handler)
+
+    async def _in_thread(self, call: Callable[[], Any]) -> Any:
+        """What *call*, which may read the store, gives."""
+        done = self.engine.loop.create_future()
+        self.engine.threads.submit(contextvars.Context(), call, done.set_result)
+        succeeded, value = await done
+        if not succeeded:
+            raise value
+        return value
+
+    def _undone(self, step: StepRecord) -> bool:
+        handler = self.live.history.steps.get(handler_key(step.key))
+        return handler is not None and handler.state is StepState.FINISHED
+
+    def _output(self, step: StepRecord) -> Any:
+        """What the step gave; of a map's item, what the store has of it. In a thread."""
+        key, record = step.key, self.live.history.steps.get(StepKey(step.key.type, step.key.name, step.key.count))
+        if key.type is not StepType.MAP or record is None or record.items is None or key.key is None:
+            return None if step.value is None else codec.decode(step.value, self.live.files)
+        kept = Results(self.live, record.key, record.items).read([key.key]).get(key.key)
+        return codec.decode(kept, self.live.files) if isinstance(kept, bytes) else None
 
     def _run(self, step: StepRecord, key: StepKey, known: StepRecord | None, handler: RollbackHandler) -> None:
         fn, config = handler
@@ -104,13 +131,12 @@ class Rollback(Scope):
             everything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
             names = {parameter.name for parameter in parameters}
             wanted = tuple(name for name in _OFFERED if everything or name in names)
-        files, value = self.live.files, step.value
 
         def given(ctx: Any) -> dict[str, Any]:
             offers: dict[str, Callable[[], Any]] = {
                 "ctx": lambda: ctx,
                 "error": lambda: self._error,
-                "output": lambda: None if value is None else codec.decode(value, files),
+                "output": lambda: self._output(step),
                 "step_name": lambda: step.key.name,
             }
             return {name: offers[name]() for name in wanted}
@@ -118,7 +144,7 @@ class Rollback(Scope):
         if is_async(fn):
 
             async def undo_async(ctx: Any) -> None:
-                await fn(**given(ctx))
+                await fn(**(given(ctx) if step.key.key is None else await self._in_thread(partial(given, ctx))))
 
             return undo_async
 

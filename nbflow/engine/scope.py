@@ -17,21 +17,25 @@ class Scope:
 
     Attributes:
         in_flight: attempts whose body runs or whose output is being encoded.
+        drawing: maps whose next item is being drawn.
         unacked: entries that are recorded and not durable yet.
         stopping: nothing new starts and nothing is handed out any more (pause, terminate, lost ownership).
         over: it records nothing more, whatever its bodies still do.
         failure: the error that ends it; no further retries then (S19).
+        closers: called when it is over.
         tasks: the asyncio tasks of user code that belong to it.
     """
 
     def __init__(self, live: "LiveInstance") -> None:
         self.live, self.engine = live, live.engine
         self.in_flight = 0
+        self.drawing = 0
         self.unacked = 0
         self.stopping = False
         self.over = False
         self.failure: BaseException | None = None
         self.tasks: set[asyncio.Task[Any]] = set()
+        self.closers: list[Callable[[], None]] = []
         self._held: list[Callable[[], None]] = []
 
     def record(

@@ -1,10 +1,7 @@
 """`step`: the durable calls that a workflow makes. Parses and names things, then hands over to the activation."""
 
-import asyncio
 import contextvars
-import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,12 +11,14 @@ from nbflow.core.config import ResolvedConfig, resolve
 from nbflow.core.durations import deadline, duration
 from nbflow.core.history import StepRecord
 from nbflow.core.model import Kind, StepType
-from nbflow.engine.activation import RollbackHandler
 from nbflow.engine.bodies import BODY, Body
 from nbflow.engine.calls import Call, StepCall
 from nbflow.engine.children import call_child
 from nbflow.engine.entrypoint import ReceivedEvent
+from nbflow.engine.functions import Options, StepFunction, handler_of
 from nbflow.engine.loop import ACTIVATION
+from nbflow.engine.map_calls import MapCall, asked_for, call_map
+from nbflow.engine.on_executors import HERE
 from nbflow.engine.waits import Asked, Wait
 from nbflow.errors import UsageError
 from nbflow.values import schemas
@@ -79,7 +78,7 @@ class WorkflowStep:
             raise UsageError(msg)
         self._activation.engine.executors.check(on)
         resolved = resolve(name or "step.do", retries=retries, timeout=timeout, config=config)
-        handler = _handler(name, rollback, rollback_config)
+        handler = handler_of(name, rollback, rollback_config)
         options = Options(resolved, on, lazy, concurrent, handler, sensitive is not None)
         if fn is _MISSING:
             return partial(StepFunction, self, name, options)
@@ -140,6 +139,55 @@ class WorkflowStep:
                 call.begin = partial(self._open_wait, call, asked)
         return StepCall(activation, call)
 
+    def map(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        items: Any,
+        *,
+        key: Callable[[Any], str] | None = None,
+        concurrency: int | None = None,
+        rate: Any = None,
+        retries: Any = None,
+        timeout: Any = None,
+        rollback: Callable[..., Any] | None = None,
+        on: str | None = None,
+        return_exceptions: bool = False,
+        discard_results: bool = False,
+    ) -> MapCall:
+        """Run *fn* for each item, each a durable step of its own; await the results, or go through them (API.md §6).
+
+        Args:
+            name: what the map is known by; its items by this, its count and their key.
+            fn: the body, called with the item; a parameter named `ctx` receives the step context.
+            items: any iterable, drawn one ahead of need; drawn again from its start on a replay, recorded items passed over.
+            key: gives each item a text of its own; its index by default.
+            concurrency: bodies at once; 1 for plain ones, 16 for async ones by default.
+            rate: "60/minute": at most so many attempts begin in any such period.
+            retries, timeout: as in `do`, for each item.
+            rollback: undoes one item when the instance fails, last started first.
+            on: where bodies run: None (loop or thread), "main", or a registered executor.
+            return_exceptions: put errors in the place of results; else the first item that fails for good ends the map.
+            discard_results: keep no results; gives their number.
+
+        Returns:
+            To await: the list of results in the order of the items. In `async for`: one after another.
+
+        Raises:
+            UsageError: a wrong name, option or value; raised at the call.
+        """
+        self._refuse_in_body("map", name)
+        engine = self._activation.engine
+        engine.executors.check(on)
+        place = on or engine.default_executor
+        asked = asked_for(
+            name, fn, items, key=key, concurrency=concurrency, rate=rate, retries=retries, timeout=timeout, on=on,
+            executor=None if place is None or place in HERE else engine.executors[place],
+            rollback=handler_of(name, rollback, None), return_exceptions=return_exceptions, discard_results=discard_results,
+        )  # fmt: skip
+        call, known = self._activation.open_call(StepType.MAP, name)
+        return call_map(self._activation, call, known, asked, _decision(self._activation, call, known, StepType.MAP))
+
     def child(self, name: str, workflow: Any, params: Any = None, id: str | None = None) -> Any:  # noqa: A002 - the contract's
         """Create an instance of another workflow, wait durably for its end and give its output (S60).
 
@@ -159,7 +207,10 @@ class WorkflowStep:
 
     def _do(self, name: str, fn: Callable[..., Any], args: tuple[Any, ...], options: "Options") -> StepCall:
         activation = self._activation
-        call, known = activation.open_call(StepType.DO, name, inner=BODY.get() is not None)
+        around = BODY.get()
+        call, known = activation.open_call(
+            StepType.DO, name, inner=around is not None, item=None if around is None else around.item
+        )
         call.lazy = options.lazy
         decision = _decision(activation, call, known, StepType.DO)
         if options.rollback is not None:
@@ -186,7 +237,7 @@ class WorkflowStep:
             body.attempt = known.attempt
         match decision:
             case replay.Execute(attempt) if known is not None and activation.live.history.head.deaths >= SUSPICIOUS:
-                activation.begin_alone(call.key, partial(body.begin, attempt))
+                activation.suspects.begin(call.key, partial(body.begin, attempt))
             case replay.Execute(attempt):
                 body.begin(attempt)
             case replay.WaitUntil() if activation.live.code_changed:
@@ -274,92 +325,6 @@ def _decision(activation: "Activation", call: Call, known: StepRecord | None, ki
 
 def _received(payload: object, body: dict[str, Any]) -> ReceivedEvent:
     return ReceivedEvent(payload=payload, type=body["event_type"], timestamp=datetime.fromisoformat(body["sent_at"]))
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How a step runs, parsed."""
-
-    config: ResolvedConfig
-    on: str | None
-    lazy: bool
-    concurrent: bool
-    rollback: RollbackHandler | None
-    sensitive: bool = False
-
-
-def _handler(name: Any, rollback: Any, rollback_config: Any) -> RollbackHandler | None:
-    """A rollback handler with its own retries and timeout (S47)."""
-    if rollback is None:
-        if rollback_config is not None:
-            msg = f"step {name!r} has a rollback_config= without a rollback="
-            raise UsageError(msg)
-        return None
-    if not callable(rollback):
-        msg = f"rollback= of step {name!r} is a {type(rollback).__name__}, which is not callable; give the function"
-        raise UsageError(msg)
-    return rollback, resolve(f"rollback of {name}", config=rollback_config)
-
-
-class StepFunction:
-    """A decorated step: calling it, without arguments, runs the step; its parameters are the steps it depends on."""
-
-    def __init__(self, step: WorkflowStep, name: str | None, options: Options, fn: Callable[..., Any]) -> None:
-        self._step, self._options, self._fn = step, options, fn
-        self.__name__ = getattr(fn, "__name__", type(fn).__name__)
-        self.__wrapped__ = fn
-        self.name = name if name is not None else self.__name__
-        names.step_name(self.name)
-        self._needs = self._dependencies()
-        self._last: StepCall | asyncio.Future[Any] | None = None
-        step._activation.functions[self.__name__] = self  # noqa: SLF001 - a decorated step is part of its activation
-
-    def __call__(self) -> Any:
-        """Run the step; await the result."""
-        if self._needs:
-            # A task, so that a dependant and the caller can both await it.
-            self._last = asyncio.ensure_future(self._resolve_then_do())
-        else:
-            self._last = self._step._do(self.name, self._fn, (), self._options)  # noqa: SLF001
-        return self._last
-
-    async def once(self) -> Any:
-        """The result for a step that depends on this one: of its last call, or of one made now, at most once."""
-        if self._last is None:
-            self()
-        last = self._last
-        assert last is not None
-        return await (last.value() if isinstance(last, StepCall) else asyncio.shield(last))
-
-    def _dependencies(self) -> list[tuple[str, "StepFunction"]]:
-        functions = self._step._activation.functions  # noqa: SLF001
-        needs = []
-        try:
-            parameters = inspect.signature(self._fn).parameters.values()
-        except (TypeError, ValueError):
-            return []
-        for parameter in parameters:
-            if parameter.name == "ctx" or parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
-                continue
-            if parameter.default is not parameter.empty:
-                continue
-            if parameter.name not in functions:
-                known = ", ".join(functions) or "none yet"
-                msg = (
-                    f"step {self.name!r}: its parameter {parameter.name!r} is not the name of an earlier decorated step "
-                    f"({known}), not `ctx`, and has no default"
-                )
-                raise TypeError(msg)
-            needs.append((parameter.name, functions[parameter.name]))
-        return needs
-
-    async def _resolve_then_do(self) -> Any:
-        if self._options.concurrent:
-            values = list(await asyncio.gather(*(dependency.once() for _, dependency in self._needs)))
-        else:
-            values = [await dependency.once() for _, dependency in self._needs]
-        given = dict(zip([name for name, _ in self._needs], values, strict=True))
-        return await self._step._do(self.name, partial(self._fn, **given), (), self._options)  # noqa: SLF001
 
 
 __all__ = ["ACTIVATION", "StepFunction", "WorkflowStep"]

@@ -118,6 +118,10 @@ class Store(Protocol):
         """The entries of one instance beyond the seq *after*, oldest first, those in the journals of engines too."""
         ...
 
+    def item_entries(self, created_seq: int, step: str, count: int, keys: Sequence[str]) -> list[Entry]:
+        """The entries of these items of one map, oldest first, those in journals too; from any thread but the loop."""
+        ...
+
     def alive(self, owner: Owner) -> bool | None:
         """Whether that engine lives, by the operating system's locks; None where it cannot be known (S52)."""
         ...

@@ -250,6 +250,12 @@ class FileStore:
 
         return self._ask(job)
 
+    def item_entries(self, created_seq: int, step: str, count: int, keys: Sequence[str]) -> list[Entry]:
+        """The entries of items of a map, oldest first; see `Store.item_entries`."""
+        wanted = "created_seq = $1 and step = $2 and count = $3 and starts_with(kind, 'map.') and key in (select unnest($4))"
+        values = [created_seq, step, count, list(keys)]
+        return self._fresh(lambda session: session.find(f"{wanted} order by seq", values))
+
     def _read(self, created_seq: int, last: int, after: int = 0) -> list[Entry]:
         entries: list[Entry] = []
         while True:

@@ -11,6 +11,7 @@ from nbflow import ids
 from nbflow.clock import Clock, SystemClock
 from nbflow.core.history import Head, fold_head
 from nbflow.core.log import LAST, LogChunk
+from nbflow.core.maps import ITEM_KINDS
 from nbflow.core.model import FENCES, Draft, Entry, Kind, Owner, StepKey
 from nbflow.errors import NotFoundError, StoreError, UsageError
 from nbflow.store.base import Decision
@@ -166,6 +167,13 @@ class MemoryStore:
         """The entries of one instance beyond *after*, oldest first."""
         with self._lock:
             return [entry for entry in self._by_instance.get(created_seq, ()) if entry.seq > after]
+
+    def item_entries(self, created_seq: int, step: str, count: int, keys: Sequence[str]) -> list[Entry]:
+        """The entries of items of a map, oldest first."""
+        wanted = set(keys)
+        with self._lock:
+            its = tuple(self._by_instance.get(created_seq, ()))
+        return [e for e in its if e.key in wanted and (e.step, e.count) == (step, count) and e.kind in ITEM_KINDS]
 
     def alive(self, owner: Owner) -> bool | None:
         """Only this engine can own anything here."""

@@ -336,6 +336,10 @@ class Session:
             f"created_seq = $1 and seq > $2 and seq <= $3 order by seq{ends}", [created_seq, after, upto or self._last]
         )
 
+    def find(self, where: str, values: Sequence[Any]) -> list[Entry]:
+        """Entries of which *where*, a condition and an order, is true."""
+        return self._database.entries(where, values)
+
     def heads(self, created_seqs: Iterable[int]) -> dict[int, Head]:
         """Instances as the file has them, deleted ones too."""
         wanted = list(created_seqs)

@@ -9,7 +9,9 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from nbflow.core.history import Attempt, History, StepRecord, error_info, settled, status_of
+from nbflow.core.items import Items
 from nbflow.core.log import LogItem, Progress, text_of
+from nbflow.core.maps import failed_items
 from nbflow.core.model import ErrorInfo, Owner, Status, StepKey, StepState, StepType, Waiting
 
 
@@ -75,6 +77,25 @@ class CodeOf(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class ItemCounts:
+    """How far a map is.
+
+    Attributes:
+        done: items that ended with a value.
+        total: how many there are; None where the iterable does not say and is not at its end.
+        running, retrying, failed: items whose body runs, that wait for their next attempt, that failed for good.
+        rate: ends in a second, as the last ones came; None where too few have.
+    """
+
+    done: int
+    total: int | None
+    running: int
+    retrying: int
+    failed: int
+    rate: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class StepView:
     """One step as it stands in the history (API.md §4).
 
@@ -87,6 +108,7 @@ class StepView:
         from_history: it had ended before the present activation began.
         event_type, schema, prompt: of a wait.
         progress: how far its body is, where it runs in this kernel and says so.
+        items: of a map; its items themselves are asked for by page (`WorkflowInstance.items`).
     """
 
     key: StepKey
@@ -104,6 +126,7 @@ class StepView:
     schema: dict[str, Any] | None = None
     prompt: str | None = None
     progress: Progress | None = None
+    items: ItemCounts | None = None
     _load: Callable[[], object] | None = field(default=None, repr=False, compare=False)
     _code: CodeOf | None = field(default=None, repr=False, compare=False)
     _read: Callable[[], tuple[LogItem, ...]] | None = field(default=None, repr=False, compare=False)
@@ -173,6 +196,7 @@ class InstanceView:
         held: what holds the workflow loop now, so that nothing of this instance goes on (S55).
         stale_steps: finished steps whose code or arguments are known to have changed, in order (S57).
         code_same: whether the registered workflow's source is the one that ran last; None where none is registered here.
+        failed_items: items of maps that failed for good, even where the instance is complete (S61).
     """
 
     workflow: str
@@ -205,6 +229,8 @@ class InstanceView:
     held: str | None = None
     stale_steps: tuple[StepKey, ...] = ()
     code_same: bool | None = None
+
+    failed_items: int = 0
 
     @property
     def stale(self) -> int:
@@ -246,9 +272,22 @@ def step_view(
         schema=body.get("schema"),
         prompt=body.get("prompt"),
         progress=progress,
+        items=None if record.items is None else _counts(record, record.items),
         _load=load,
         _code=code,
         _read=read,
+    )
+
+
+def _counts(record: StepRecord, items: Items) -> ItemCounts:
+    states = [item.state for item in items.open.values()]
+    return ItemCounts(
+        items.done,
+        items.total,
+        states.count(StepState.RUNNING),
+        states.count(StepState.RETRYING),
+        items.failed,
+        None if record.ended else items.rate,
     )
 
 
@@ -303,4 +342,5 @@ def instance_view(
         code_hash=head.code_hash,
         version=history.version,
         held=held,
+        failed_items=failed_items(history),
     )

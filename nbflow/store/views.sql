@@ -79,8 +79,13 @@ from internal.counted
 where kind in ('restarted', 'retried')
   and (kind = 'restarted' or body ->> '$.keep_below' is not null);
 
--- Entries of steps that do not count (any more): void ones, those that a restart dropped, and those that a retry dropped
--- (of failed steps, and all that rollback handlers left).
+-- Whether a retry opens that map again.
+create macro internal.reopens(retry, map, number) as
+  coalesce(list_contains(from_json(json_extract(retry, '$.maps'), '["VARCHAR"]'), number || ' ' || map), false);
+
+-- Entries of steps that do not count (any more): void ones, those that a restart dropped (a restart from one item of a map:
+-- the item, the steps in it, and the map's own), and those that a retry dropped (of failed steps, of maps that it opens again
+-- their own and those of failed items, and all that rollback handlers left).
 create view internal.gone as
 with void as materialized (from internal.void)
 select seq
@@ -122,10 +127,14 @@ from (
     max(f.seq) as seq
   from (
     select x.*
-    from (select created_seq, seq from main.entries where kind = 'retried' and seq not in (select seq from void)) as r
+    from (select created_seq, seq, body from main.entries where kind = 'retried' and seq not in (select seq from void)) as r
     join main.entries as x on x.created_seq = r.created_seq and x.seq < r.seq
     where x.step is not null
-      and (internal.what(x.kind) = 'failed' or starts_with(x.kind, 'rollback.'))
+      and (
+        starts_with(x.kind, 'rollback.')
+        or (internal.what(x.kind) = 'failed' and (x.kind <> 'map.failed' or internal.reopens(r.body, x.step, x.count)))
+        or (x.kind = 'map.finished' and x.key is null and internal.reopens(r.body, x.step, x.count))
+      )
   ) as f
   anti join void as v on v.seq = f.seq
   group by all
@@ -136,7 +145,25 @@ join main.entries as e
   and e.step = d.step
   and e.count = d.count
   and e.key is not distinct from d.key
-  and e.seq <= d.seq;
+  and e.seq <= d.seq
+union
+select e.seq
+from (
+  select
+    created_seq,
+    seq,
+    body ->> '$.item[0]' as step,
+    try_cast(body ->> '$.item[1]' as integer) as count,
+    body ->> '$.item[2]' as key
+  from main.entries
+  where kind = 'restarted' and body ->> '$.item' is not null and seq not in (select seq from void)
+) as i
+join main.entries as e on e.created_seq = i.created_seq and e.seq < i.seq
+where e.step is not null
+  and case
+    when starts_with(e.kind, 'map.') then e.step = i.step and e.count = i.count and (e.key is null or e.key = i.key)
+    else e.key = i.step || case when i.count = 1 then '' else '#' || i.count end || '[' || i.key || ']'
+  end;
 
 create view internal.step_entries as
 select
@@ -383,7 +410,7 @@ select
   s.step as name,
   s.count,
   s.key,
-  case when s.key is null then s.type else 'map' end as type,
+  s.type,
   internal.state(s.kind, s.seq, n.seq) as status,
   coalesce(try_cast(s.body ->> '$.attempt' as integer), 0) as attempts,
   coalesce(try_cast(s.first_body ->> '$.started_at' as timestamptz), s.first_recorded_at) as started_at,
@@ -410,8 +437,8 @@ comment on column steps.instance_id is 'id of the instance';
 comment on column steps.created_seq is 'the instance, the key to join by';
 comment on column steps.name is 'name of the step';
 comment on column steps.count is 'which call of that name, 1-based';
-comment on column steps.key is 'key of a map item; empty for others';
-comment on column steps.type is 'do, sleep, wait, child, map (an item) or rollback';
+comment on column steps.key is 'key of a map item; of a step in an item''s body that item; empty for others';
+comment on column steps.type is 'do, sleep, wait, child, map (with a key: an item of it) or rollback';
 comment on column steps.status is 'running, retrying, sleeping, waiting, finished, failed, cancelled or interrupted';
 comment on column steps.attempts is 'tries so far; 0 where there are none';
 comment on column steps.started_at is 'when it began';

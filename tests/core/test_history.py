@@ -188,7 +188,7 @@ def test_a_claim_interrupts_attempts_in_flight_and_nothing_else(entries):
         assert history.head.deleted
         return
     for key, step in history.steps.items():
-        if before[key].state is StepState.RUNNING and key.type in (StepType.DO, StepType.ROLLBACK):
+        if before[key].state is StepState.RUNNING and key.type in (StepType.DO, StepType.ROLLBACK, StepType.MAP):
             assert step.state is StepState.INTERRUPTED
             assert all(attempt.state is not StepState.RUNNING for attempt in step.attempts)
             assert (step.failures, step.attempt) == (before[key].failures, before[key].attempt)

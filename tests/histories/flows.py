@@ -167,4 +167,27 @@ class Reader(WorkflowEntrypoint):
         return f"{doc.title}, {doc.pages} pages"
 
 
-FLOWS = (Nap, Tick, Chain, Trip, Answers, Work, CutOff, Naps, Child, Parent, Reader)
+async def press(grape):
+    act(f"press {grape}")
+    if f"{grape} hangs" in BROKEN:
+        await asyncio.get_running_loop().create_future()
+    return grape.upper()
+
+
+class Harvest(WorkflowEntrypoint):
+    """Its grapes one after another; those of the stream have keys, and what comes after the first `enough` is left."""
+
+    async def run(self, event, step):
+        grapes, enough = list(event.payload["grapes"]), event.payload.get("enough", 9)
+        errors = event.payload.get("errors", False)
+        retries = {"limit": 1, "delay": "1 hour"}
+        pressed = await step.map("press", press, grapes, concurrency=1, retries=retries, return_exceptions=errors)
+        bottles = []
+        async for bottle in step.map("fill", press, grapes, key=lambda grape: grape[::-1], concurrency=2, rate="2/minute"):
+            bottles.append(await step.do("cork", act, f"cork {bottle}", bottle))
+            if len(bottles) == enough:
+                break
+        return [[str(one) for one in pressed], bottles]
+
+
+FLOWS = (Nap, Tick, Chain, Trip, Answers, Work, CutOff, Naps, Child, Parent, Reader, Harvest)

@@ -245,6 +245,42 @@ def interrupted(stage: Stage) -> None:
     stage.die()
 
 
+@scenario(
+    then=[["resume", "Harvest/sour"], ["advance", "1 day"], ["retry", "Harvest/some"], ["advance", "1 day"]],
+    becomes={
+        "Harvest/all": ["complete", [["A", "B", "C"], ["A", "B", "C"]]],
+        "Harvest/enough": ["complete", [["D", "E", "F"], ["D"]]],
+        "Harvest/sour": ["complete", [["G", "H", "I"], ["G", "H", "I"]]],
+        "Harvest/some": ["complete", [["J", "K"], ["J", "K"]]],
+        "Harvest/cut": ["complete", [["L", "M"], ["L", "M"]]],
+        "Harvest/later": ["complete", [["N", "O"], ["N", "O"]]],
+    },
+    runs=[*(f"press {grape}" for grape in "hijkmmlonoghk"), *(f"cork {grape}" for grape in "GHIJKLMNO")],
+)
+def maps(stage: Stage) -> None:
+    """Maps that ended, were left half way, failed, ended with a failed item; an item that hung, one in its retry delay."""
+    stage.create("Harvest", "all", {"grapes": "abc"})
+    stage.create("Harvest", "enough", {"grapes": "def", "enough": 1})
+    stage.advance("1 hour")
+    stage.broken("press h", "press k", "m hangs", "press o")
+    stage.create("Harvest", "sour", {"grapes": "ghi"})
+    stage.create("Harvest", "some", {"grapes": "jk", "errors": True})
+    stage.advance("2 hours")
+    stage.broken("m hangs", "press o")
+    stage.create("Harvest", "cut", {"grapes": "lm"}, idle=False)
+    eventually(lambda: "press m" in flows.RAN)
+    stage.create("Harvest", "later", {"grapes": "no"}, idle=False)
+    eventually(lambda: "press o" in flows.RAN)
+    eventually(lambda: stage.get("Harvest/later").step("press").items.retrying)
+    stage.die(register=False)
+    (head,) = stage.lab.store.find("cut")  # as an attempt that was lost with the worker it ran on
+    owner, seq, now = stage.lab.engine.owner, head.created_seq, stage.lab.clock.now()
+    stage.lab.store._append(Entry(Kind.CLAIMED, seq, head.token + 1, now, body=claim_body(owner, "register")))
+    lost = {"order": 1, "attempt": 1, "started_at": now.isoformat()}
+    stage.lab.store._append(Entry(Kind.MAP_INTERRUPTED, seq, head.token + 1, now, "press", 1, "1", lost))
+    stage.lab.store._append(Entry(Kind.RELEASED, seq, head.token + 1, now, body={"why": "closed"}))
+
+
 def main(names: list[str]) -> None:
     for name in names or SCENARIOS:
         if (HERE / f"{name}.json").exists():

@@ -223,7 +223,7 @@ def test_steps_have_the_columns_of_the_contract_and_right_values(opened):
     created = start_instance(store)
     store.append(finished(created, "t", b"rParquet", output_type="DataFrame", uri="W/a/00.parquet", code_hash="h", attempt=3))
     store.append(entry(Kind.DO_FAILED, created, step="f", order=2, attempt=1, error={"type": "ValueError", "message": "no"}))
-    store.append(entry(Kind.DO_FINISHED, created, step="m", key="k", order=3, attempt=1, value=b"j2"))
+    store.append(entry(Kind.MAP_FINISHED, created, step="m", key="k", order=3, attempt=1, value=b"j2"))
     relation = store.sql("from steps order by name desc")
     assert relation.columns == [
         "workflow", "instance_id", "created_seq", "name", "count", "key", "type", "status", "attempts", "started_at",

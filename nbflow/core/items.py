@@ -1,0 +1,309 @@
+"""What is known of the items of one map: a few bytes for each that has ended, a record for each that is open.
+
+Pure. Values and errors of ended items are not kept here: 100,000 of them would not be small. Whoever shows or collects them
+reads them from the store, by `key` and the `token` under which they ended.
+"""
+
+from array import array
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from nbflow.core.head import moment
+from nbflow.core.model import CANCELS, ENDS, FAILURES, Entry, Kind, StepKey, StepState, StepType
+
+HANDED = "\0"
+"""The key under which the values of a stream are handed out; no item's key has a control character."""
+
+_RECENT = 64
+_UNKNOWN, _OPEN, _FINISHED, _FAILED, _DISCARDED = range(5)
+
+
+def stream_key(key: StepKey) -> StepKey:
+    """What stands in the order of deliveries for each value that the stream of a map hands on (S20)."""
+    return StepKey(StepType.MAP, key.name, key.count, HANDED)
+
+
+@dataclass(slots=True)
+class OpenItem:
+    """An item that has started and not ended.
+
+    Attributes:
+        failures: attempts that count against the limit (S27).
+        died_in: the number of the activation that was cut off while its body ran.
+    """
+
+    key: str
+    index: int
+    state: StepState
+    started_at: datetime
+    attempt: int = 0
+    failures: int = 0
+    due_at: datetime | None = None
+    error: dict[str, Any] | None = None
+    died_in: int = 0
+
+
+class Items:
+    """The fold of the entries of one map's items.
+
+    Attributes:
+        total: how many there are, None where that is not known yet.
+        open: those that have started and not ended, by key.
+        done, failed: how many have ended so.
+        starts: when the last attempts began, as many as a rate allows in its period.
+        ends: when the last ones ended.
+        handed: how many values a stream has handed on; of keyed items which, by slot.
+        order_at_end: the highest order in the instance when the map ended: what is above it started later.
+    """
+
+    def __init__(self) -> None:
+        self.total: int | None = None
+        self.open: dict[str, OpenItem] = {}
+        self.done = self.failed = 0
+        self.starts: deque[float] = deque(maxlen=0)
+        self.ends: deque[float] = deque(maxlen=_RECENT)
+        self.handed = 0
+        self.handed_slots = array("l")
+        self.order_at_end = 0
+        self._waiting = 0
+        self._slots: dict[str, int] | None = None
+        self._keys: list[str] = []
+        self._states = bytearray()
+        self._tokens = array("l")
+        self._hashes = array("Q")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Items) and vars(self) == vars(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    @property
+    def suspicious(self) -> bool:
+        """Whether any that is open was cut off by a death (S27)."""
+        return any(item.died_in for item in self.open.values())
+
+    def state(self, key: str) -> StepState | None:
+        """Where an item stands; None where nothing (that counts) is recorded of it."""
+        if (known := self.open.get(key)) is not None:
+            return known.state
+        match self._of(key):
+            case 2 | 4:
+                return StepState.FINISHED
+            case 3:
+                return StepState.FAILED
+        return None
+
+    def ended(self, key: str) -> bool:
+        """Whether it has finished or failed for good."""
+        return self._of(key) >= _FINISHED
+
+    def is_failed(self, key: str) -> bool:
+        """Whether it has failed for good."""
+        return self._of(key) == _FAILED
+
+    def discarded(self, key: str) -> bool:
+        """Whether it has finished and its value was not kept."""
+        return self._of(key) == _DISCARDED
+
+    def hash(self, key: str) -> str:
+        """The fingerprint of the item as it was when it ended, empty where there is none (S57)."""
+        slot = self._slot(key)
+        return f"{self._hashes[slot]:016x}" if slot is not None and self._hashes[slot] else ""
+
+    def token(self, key: str) -> int:
+        """The claim under which it ended."""
+        slot = self._slot(key)
+        return 0 if slot is None else self._tokens[slot]
+
+    def keys(self) -> Iterator[str]:
+        """The keys of all that is recorded, in order of index, or of first start where they are given by key=."""
+        for slot, state in enumerate(self._states):
+            if state:
+                yield self.key_of(slot)
+
+    def key_of(self, slot: int) -> str:
+        """The key in a slot."""
+        return str(slot) if self._slots is None else self._keys[slot]
+
+    def __len__(self) -> int:
+        return self.done + self.failed + len(self.open)
+
+    def running(self) -> list[OpenItem]:
+        """Those whose body runs."""
+        return [item for item in self.open.values() if item.state is StepState.RUNNING]
+
+    def doing(self) -> tuple[StepState, datetime | None]:
+        """What the map as a whole does: only where all that is open waits for its next attempt, it waits too (S5)."""
+        if not self.open or self._waiting < len(self.open):
+            return StepState.RUNNING, None
+        return StepState.RETRYING, min(item.due_at for item in self.open.values() if item.due_at is not None)
+
+    def _of(self, key: str) -> int:
+        slot = self._slot(key)
+        return _UNKNOWN if slot is None else self._states[slot]
+
+    def _slot(self, key: str) -> int | None:
+        if self._slots is not None:
+            return self._slots.get(key)
+        try:
+            slot = int(key)
+        except ValueError:
+            return None
+        return slot if 0 <= slot < len(self._states) else None
+
+    # -- folding ------------------------------------------------------------------------------------------------------
+
+    def describe(self, body: dict[str, Any]) -> int:
+        """Take in what an entry says of the map as a whole; gives how many values a stream hands on with it."""
+        self.total = body.get("total", self.total)
+        if (rate := body.get("rate")) is not None and self.starts.maxlen != rate[0]:
+            self.starts = deque(self.starts, maxlen=rate[0])
+        return self._hand_on(body.get("out"))
+
+    def apply(self, entry: Entry) -> int:
+        """Fold an item's entry in; gives how many values a stream hands on with it."""
+        key, body, kind = entry.key, entry.body, entry.kind
+        assert key is not None
+        slot = self._place(key, body)
+        if self._states[slot] >= _FINISHED:
+            return 0  # an end after the end
+        item = self.open.get(key)
+        attempt = body.get("attempt", 0)
+        if item is None or attempt > item.attempt:
+            item = self._began(item, entry, slot, attempt)
+        if kind is Kind.MAP_STARTED:
+            self._states[slot] = _OPEN
+        elif kind is Kind.MAP_INTERRUPTED:
+            item.state = StepState.INTERRUPTED
+        elif kind is Kind.MAP_RETRYING:
+            self._waiting += item.state is not StepState.RETRYING
+            item.state, item.error = StepState.RETRYING, body.get("error")
+            item.due_at, item.failures = moment(body.get("retry_at")), item.failures + 1
+        else:
+            return self._end(entry, slot)
+        return 0
+
+    def _began(self, item: OpenItem | None, entry: Entry, slot: int, attempt: int) -> OpenItem:
+        """A new attempt; a start that was loaded with its end is known by the end alone."""
+        body = entry.body
+        began = body.get("started_at")
+        at = entry.recorded_at if began is None else datetime.fromisoformat(began)
+        if self.starts.maxlen:
+            self.starts.append(at.timestamp())
+        if item is None:
+            assert entry.key is not None
+            item = OpenItem(entry.key, body.get("index", slot), StepState.RUNNING, at, attempt)
+            if entry.kind not in ENDS:
+                self.open[item.key] = item
+                self._states[slot] = _OPEN
+            return item
+        if body.get("anew"):  # under new code those before it count no more (S58)
+            item.failures = 0
+        self._waiting -= item.state is StepState.RETRYING
+        item.attempt, item.state, item.started_at, item.due_at = attempt, StepState.RUNNING, at, None
+        return item
+
+    def _end(self, entry: Entry, slot: int) -> int:
+        key, body = entry.key, entry.body
+        assert key is not None
+        self._close(key)
+        if entry.kind in CANCELS:
+            self._states[slot] = _UNKNOWN
+            return 0
+        if entry.kind in FAILURES:
+            self._states[slot] = _FAILED
+            self.failed += 1
+        else:
+            self._states[slot] = _FINISHED if entry.value is not None or "output_type" in body else _DISCARDED
+            self.done += 1
+        self._tokens[slot] = entry.token
+        self._hashes[slot] = int(body.get("hash") or "0", 16)
+        self.ends.append(entry.recorded_at.timestamp())
+        return self._hand_on(body.get("out"))
+
+    def _hand_on(self, out: int | list[str] | None) -> int:
+        if out is None:
+            return 0
+        if isinstance(out, int):
+            self.handed += out
+            return out
+        self.handed_slots.extend(self._place(name, {"index": 0}) for name in out)
+        self.handed += len(out)
+        return len(out)
+
+    def _place(self, key: str, body: dict[str, Any]) -> int:
+        if "index" not in body and self._slots is None:  # the key is the index
+            slot = int(key)
+            if slot >= len(self._states):
+                self._grow(slot + 1 - len(self._states))
+            return slot
+        if self._slots is None:  # there may be some of a time when the map had no key=
+            self._keys = [str(slot) for slot in range(len(self._states))]
+            self._slots = {name: slot for slot, name in enumerate(self._keys)}
+        slot = self._slots.setdefault(key, len(self._keys))
+        if slot == len(self._keys):
+            self._keys.append(key)
+            self._grow(1)
+        return slot
+
+    def _grow(self, count: int) -> None:
+        self._states.extend(bytes(count))
+        self._tokens.extend([0] * count)
+        self._hashes.extend([0] * count)
+
+    # -- what befalls the map -----------------------------------------------------------------------------------------
+
+    def interrupt(self, activation: int) -> bool:
+        """Behind a fence no end of a body in flight is heard (S27, S43); says whether any was."""
+        running = self.running()
+        for item in running:
+            item.state, item.died_in = StepState.INTERRUPTED, activation
+        return bool(running)
+
+    def shift(self, moved: Any) -> None:
+        """After a pause retry delays end later (S41)."""
+        for item in self.open.values():
+            if item.due_at is not None:
+                item.due_at += moved
+
+    def take_back(self) -> int:
+        """Of what a stream has handed on, keep what comes before the first item that has not ended; gives how many go."""
+        keys = (str(place) for place in range(self.handed)) if not self.handed_slots else map(self.key_of, self.handed_slots)
+        kept = next((place for place, key in enumerate(keys) if not self.ended(key)), self.handed)
+        gone, self.handed = self.handed - kept, kept
+        del self.handed_slots[kept:]
+        return gone
+
+    @property
+    def rate(self) -> float | None:
+        """How many end in a second, as far as the last ones tell."""
+        if len(self.ends) < 2 or self.ends[-1] <= self.ends[0]:
+            return None
+        return (len(self.ends) - 1) / (self.ends[-1] - self.ends[0])
+
+    def drop_failed(self) -> None:
+        """Those that failed run again, as if they had never been called (S61)."""
+        for slot, state in enumerate(self._states):
+            if state == _FAILED:
+                self._states[slot] = _UNKNOWN
+        self.failed = 0
+
+    def drop(self, key: str) -> None:
+        """That item runs again."""
+        slot = self._slot(key)
+        if slot is None:
+            return
+        state = self._states[slot]
+        self.done -= state in (_FINISHED, _DISCARDED)
+        self.failed -= state == _FAILED
+        self._close(key)
+        self._states[slot] = _UNKNOWN
+
+    def _close(self, key: str) -> None:
+        item = self.open.pop(key, None)
+        self._waiting -= item is not None and item.state is StepState.RETRYING

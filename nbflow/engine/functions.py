@@ -1,0 +1,103 @@
+"""Decorated steps: functions whose parameters are the steps they depend on (API.md §1)."""
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from nbflow.core import names
+from nbflow.core.config import ResolvedConfig, resolve
+from nbflow.engine.activation import RollbackHandler
+from nbflow.engine.calls import StepCall
+from nbflow.errors import UsageError
+
+if TYPE_CHECKING:
+    from nbflow.engine.step import WorkflowStep
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a step runs, parsed."""
+
+    config: ResolvedConfig
+    on: str | None
+    lazy: bool
+    concurrent: bool
+    rollback: RollbackHandler | None
+    sensitive: bool = False
+
+
+def handler_of(name: Any, rollback: Any, rollback_config: Any) -> RollbackHandler | None:
+    """A rollback handler with its own retries and timeout (S47)."""
+    if rollback is None:
+        if rollback_config is not None:
+            msg = f"step {name!r} has a rollback_config= without a rollback="
+            raise UsageError(msg)
+        return None
+    if not callable(rollback):
+        msg = f"rollback= of step {name!r} is a {type(rollback).__name__}, which is not callable; give the function"
+        raise UsageError(msg)
+    return rollback, resolve(f"rollback of {name}", config=rollback_config)
+
+
+class StepFunction:
+    """A decorated step: calling it, without arguments, runs the step; its parameters are the steps it depends on."""
+
+    def __init__(self, step: "WorkflowStep", name: str | None, options: Options, fn: Callable[..., Any]) -> None:
+        self._step, self._options, self._fn = step, options, fn
+        self.__name__ = getattr(fn, "__name__", type(fn).__name__)
+        self.__wrapped__ = fn
+        self.name = name if name is not None else self.__name__
+        names.step_name(self.name)
+        self._needs = self._dependencies()
+        self._last: StepCall | asyncio.Future[Any] | None = None
+        step._activation.functions[self.__name__] = self  # noqa: SLF001 - a decorated step is part of its activation
+
+    def __call__(self) -> Any:
+        """Run the step; await the result."""
+        if self._needs:
+            # A task, so that a dependant and the caller can both await it.
+            self._last = asyncio.ensure_future(self._resolve_then_do())
+        else:
+            self._last = self._step._do(self.name, self._fn, (), self._options)  # noqa: SLF001
+        return self._last
+
+    async def once(self) -> Any:
+        """The result for a step that depends on this one: of its last call, or of one made now, at most once."""
+        if self._last is None:
+            self()
+        last = self._last
+        assert last is not None
+        return await (last.value() if isinstance(last, StepCall) else asyncio.shield(last))
+
+    def _dependencies(self) -> list[tuple[str, "StepFunction"]]:
+        functions = self._step._activation.functions  # noqa: SLF001
+        needs = []
+        try:
+            parameters = inspect.signature(self._fn).parameters.values()
+        except (TypeError, ValueError):
+            return []
+        for parameter in parameters:
+            if parameter.name == "ctx" or parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+                continue
+            if parameter.default is not parameter.empty:
+                continue
+            if parameter.name not in functions:
+                known = ", ".join(functions) or "none yet"
+                msg = (
+                    f"step {self.name!r}: its parameter {parameter.name!r} is not the name of an earlier decorated step "
+                    f"({known}), not `ctx`, and has no default"
+                )
+                raise TypeError(msg)
+            needs.append((parameter.name, functions[parameter.name]))
+        return needs
+
+    async def _resolve_then_do(self) -> Any:
+        if self._options.concurrent:
+            values = list(await asyncio.gather(*(dependency.once() for _, dependency in self._needs)))
+        else:
+            values = [await dependency.once() for _, dependency in self._needs]
+        given = dict(zip([name for name, _ in self._needs], values, strict=True))
+        return await self._step._do(self.name, partial(self._fn, **given), (), self._options)  # noqa: SLF001

@@ -1,0 +1,49 @@
+"""Which recorded step, or item of a map, is meant by a name (API.md §4: `from_step`)."""
+
+from typing import Any
+
+from nbflow.core.history import History
+from nbflow.core.model import StepKey, StepType
+from nbflow.errors import NotFoundError, UsageError
+from nbflow.store.views import StepView
+
+
+def kept_by_restart(history: History, wanted: Any, instance_id: str) -> dict[str, Any]:
+    """What a restart from a step keeps: what came before it; from a map's item all but it and what followed the map (S44)."""
+    name, count, _, key = parsed(wanted)
+    step = history.steps.get(StepKey(StepType.MAP, name, count))
+    items = None if step is None else step.items
+    if key is not None and step is not None and items is not None and items.state(key) is not None:
+        after = items.order_at_end if step.ended else history.last_order
+        return {"keep_below": after + 1, "item": [name, count, key]}
+    return {"keep_below": find_step(history, wanted, instance_id).order}
+
+
+def find_step(history: History, wanted: Any, instance_id: str) -> Any:
+    """The recorded step that a `from_step` names."""
+    name, count, type_, key = parsed(wanted)
+    for step in history.steps.values():
+        k = step.key
+        if (k.name, k.count, k.key) == (name, count, key) and type_ in (None, k.type, k.type.value):
+            return step
+    known = ", ".join(str(k) for k in list(history.steps)[:10]) or "none"
+    what = f"step {name!r} number {count}" if key is None else f"item {key!r} of map {name!r}"
+    msg = f"instance {instance_id!r} has no {what}; recorded are: {known}"
+    raise NotFoundError(msg)
+
+
+def parsed(wanted: Any) -> tuple[str, int, str | None, str | None]:
+    """Name, count, type and key of what a `from_step` names; None for what it leaves open."""
+    match wanted:
+        case StepView(key=StepKey() as k) | (StepKey() as k):
+            return k.name, k.count, k.type, k.key
+        case str():
+            return wanted, 1, None, None
+        case (str(), int()):
+            return wanted[0], wanted[1], None, None
+        case (str(), str()):
+            return wanted[0], 1, None, wanted[1]
+        case {"name": str()}:
+            return wanted["name"], wanted.get("count", 1), wanted.get("type"), wanted.get("key")
+    msg = f'from_step={wanted!r} is none of "name", ("name", count), {{"name", "count", "type"}}, a step'
+    raise UsageError(msg)

@@ -1,0 +1,751 @@
+"""`step.map`: one durable step per item (API.md §6, S57, S61)."""
+
+import asyncio
+import threading
+from datetime import timedelta
+
+import duckdb
+import pytest
+
+from nbflow import NonRetryableError, UsageError
+from nbflow.core.model import Kind, Status
+from tests.engine.conftest import Gate, eventually, failure_of
+
+
+async def square(x):
+    return x * x
+
+
+class Bench:
+    """Bodies that note what they are given, and fail where they are told to."""
+
+    def __init__(self, *broken):
+        self.ran, self.broken = [], set(broken)
+
+    def __call__(self, x):
+        self.ran.append(x)
+        if x in self.broken:
+            raise ValueError(f"{x} is broken")
+        return x
+
+
+class Many:
+    """Any iterable: made anew at each pass, counting what was drawn."""
+
+    def __init__(self, number):
+        self.number, self.drawn, self.threads = number, 0, set()
+
+    def __iter__(self):
+        for x in range(self.number):
+            self.drawn += 1
+            self.threads.add(threading.get_ident())
+            yield x
+
+
+def mapping(fn, items, **options):
+    async def run(event, step):
+        return await step.map("m", fn, items, **options)
+
+    return run
+
+
+def waiting_after(run):
+    """The same workflow, that then waits: so that it can be replayed."""
+
+    async def longer(event, step):
+        result = await run(event, step)
+        await step.wait_for_event("stay", "go")
+        return result
+
+    return longer
+
+
+def counted(instance, **wanted):
+    """Wait until so many items of its map stand so."""
+
+    def reached():
+        counts = next((step.items for step in instance.steps if step.type == "map"), None)
+        return counts is not None and all(getattr(counts, name) == number for name, number in wanted.items())
+
+    eventually(reached, f"{wanted}: {[step.items for step in instance.steps]}")
+
+
+def replayed(lab, run, instance, *, entries=None):
+    """The instance in the next kernel, which does not know how the last one ended."""
+    lab2 = lab.revive(entries)
+    lab2.workflow(run)
+    lab2.idle()
+    return lab2, lab2.engine.get(instance.id)
+
+
+# -- results ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        [1, 2, 3],
+        (1, 2, 3),
+        range(1, 4),
+        {1: "a", 2: "b", 3: "c"},
+        lambda: (x for x in (1, 2, 3)),
+        lambda: iter([1, 2, 3]),
+        lambda: map(int, "123"),
+    ],
+)
+def test_results_come_in_the_order_of_the_items_of_any_iterable(lab, items):
+    async def run(event, step):
+        its = items() if callable(items) else items
+        return await step.map("m", square, its, concurrency=2)
+
+    assert lab.output(run) == [1, 4, 9]
+
+
+def test_a_relation_of_duckdb_gives_its_rows_as_tuples(lab):
+    async def run(event, step):
+        relation = duckdb.sql("select i, i::varchar as t from range(3) r(i)")
+        return await step.map("m", lambda row: list(row), relation)
+
+    assert lab.output(run) == [[0, "0"], [1, "1"], [2, "2"]]
+
+
+def test_an_async_iterable_may_be_made_of_steps(lab):
+    async def run(event, step):
+        async def numbers():
+            for x in range(4):
+                yield await step.do("number", lambda x=x: x + 1)
+
+        return await step.map("m", square, numbers())
+
+    assert lab.output(run) == [1, 4, 9, 16]
+
+
+def test_a_map_of_nothing_gives_nothing(lab):
+    async def run(event, step):
+        streamed = [x async for x in step.map("s", square, iter(()))]
+        return [await step.map("m", square, []), await step.map("n", square, (x for x in ())), streamed]
+
+    assert lab.output(run) == [[], [], []]
+
+
+def test_results_are_decoded_copies_live_and_replayed(lab):
+    class Live:
+        items = ([], [1])
+
+    run = waiting_after(mapping(lambda x: x, Live.items))
+    instance = lab.start(run)
+    lab.idle()
+    lab2, again = replayed(lab, run, instance)
+    again.send_event("go")
+    assert lab2.finish(again).output == [[], [1]]
+
+
+def test_items_are_drawn_one_ahead_of_need_in_one_thread(lab):
+    many, gate = Many(50), Gate()
+    instance = lab.start(mapping(lambda x: gate(), many, concurrency=2))
+    gate.reached(2)
+    lab.move(0)
+    eventually(lambda: many.drawn == 3)
+    gate.open()
+    lab.finish(instance)
+    assert many.drawn == 50
+    assert len(many.threads) == 1
+    assert threading.get_ident() not in many.threads
+
+
+def test_at_most_concurrency_bodies_run_at_once(lab):
+    most = running = 0
+
+    async def body(x):
+        nonlocal most, running
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.001)
+        running -= 1
+
+    lab.output(mapping(body, range(20), concurrency=3))
+    assert most == 3
+
+
+def test_plain_bodies_run_one_at_a_time_and_async_ones_sixteen_by_default(lab):
+    gate, ran = Gate(), 0
+
+    async def body(x):
+        nonlocal ran
+        ran += 1
+        await asyncio.get_running_loop().create_future()
+
+    plain = lab.start(mapping(lambda x: gate(), range(50)), name="P")
+    looped = lab.start(mapping(body, range(50)), name="A")
+    gate.reached()
+    eventually(lambda: ran == 16)
+    assert (plain.step("m").items.running, looped.step("m").items.running) == (1, 16)
+    looped.terminate()
+    plain.terminate()
+    gate.open()
+
+
+def test_discarded_results_give_their_number_and_need_not_be_storable(lab):
+    assert lab.output(mapping(lambda x: threading.Lock(), range(5), discard_results=True)) == 5
+
+
+def test_the_context_tells_key_and_index_and_keys_of_idempotency_differ(lab):
+    async def run(event, step):
+        def body(x, ctx):
+            return [ctx.key, ctx.index, ctx.attempt, ctx.step.name, ctx.idempotency_key]
+
+        return [*await step.map("m", body, [1, 2]), *await step.map("m", body, ["a"], key=str), await step.do("m", body, 0)]
+
+    told = lab.output(run)
+    assert [one[:4] for one in told] == [["0", 0, 1, "m"], ["1", 1, 1, "m"], ["a", 0, 1, "m"], [None, None, 1, "m"]]
+    assert len({one[4] for one in told}) == 4
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda step: step.map("m", 3, []), "not callable"),
+        (lambda step: step.map("m", square, 3), "not iterable"),
+        (lambda step: step.map("m", square, "abc"), "single characters"),
+        (lambda step: step.map("m", square, [], key="id"), "key= of map 'm'"),
+        (lambda step: step.map("m", square, [], concurrency=0), "concurrency= of map 'm'"),
+        (lambda step: step.map("m", square, [], rate="fast"), "rate= of map 'm'"),
+        (lambda step: step.map("m", square, [], rate="0/minute"), "rate= of map 'm'"),
+        (lambda step: step.map("m", square, [], retries={"limits": 3}), "limits"),
+        (lambda step: step.map("", square, []), "step name"),
+    ],
+)
+def test_a_wrong_call_is_a_usage_error_at_the_call(lab, call, says):
+    async def run(event, step):
+        try:
+            call(step)
+        except UsageError as error:
+            return str(error)
+
+    instance = lab.run(run)
+    assert says in instance.output
+    assert instance.steps == []
+
+
+def test_a_frame_is_refused_with_the_way_to_its_rows(lab):
+    import pandas as pd
+
+    with pytest.raises(UsageError, match="itertuples"):
+        raise lab.failure(mapping(square, pd.DataFrame({"a": [1]})))
+
+
+def test_a_map_in_a_body_is_refused(lab):  # S15
+    async def run(event, step):
+        async def body(x):
+            await step.map("inner", square, [1])
+
+        await step.map("m", body, [1], retries=0)
+
+    assert "move it out of the body" in str(lab.failure(run))
+
+
+def test_a_step_in_an_items_body_is_counted_for_that_item_alone(lab):  # S15
+    gate, ran = Gate(), []
+
+    async def run(event, step):
+        async def body(x):
+            found = await step.do("inner", lambda: ran.append(x) or x * 10)
+            return found if x else await step.do("wait", gate)
+
+        return await step.map("m", body, range(3), concurrency=3)
+
+    instance = lab.start(run)
+    gate.reached()
+    counted(instance, done=2)
+    lab2 = lab.revive()
+    gate.value = "late"
+    gate.open()
+    lab2.workflow(run)
+    assert lab2.finish(lab2.engine.get(instance.id)).output == ["late", 10, 20]
+    assert sorted(ran) == [0, 1, 2]
+    kinds = {(row[0], row[1]) for row in lab2.engine.sql("select type, key from steps where name = 'inner'").fetchall()}
+    assert kinds == {("do", "m[0]"), ("do", "m[1]"), ("do", "m[2]")}
+
+
+# -- keys -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "says"),
+    [
+        (str, "the key '3' of item 2 came before"),
+        (lambda x: x, "gave a int for item 0"),
+        (lambda x: "", "key= of map 'm'"),
+        (lambda x: 1 / 0, "division by zero"),
+    ],
+)
+def test_a_key_that_is_none_ends_the_map_when_it_is_drawn(lab, key, says):
+    assert says in str(lab.failure(mapping(square, [3, 4, 3], key=key)))
+
+
+def test_a_shifted_list_without_keys_is_not_served_wrong_results(lab):  # S57
+    items, body = [1, 2, 3], Bench(3)
+
+    async def run(event, step):
+        return await step.map("m", body, list(items), retries=0)
+
+    instance = lab.run(run)
+    items.insert(0, 9)
+    body.broken.clear()
+    instance.resume()
+    lab.finish(instance)
+    assert "item 0 of 'm' is not the one recorded; pass key=" in str(failure_of(instance))
+    assert body.ran == [1, 2, 3]
+
+
+def test_a_failed_item_may_be_corrected_in_the_list(lab):
+    items, body = [1, "two", 3], Bench("two")
+
+    async def run(event, step):
+        return await step.map("m", body, list(items), retries=0)
+
+    instance = lab.run(run)
+    items[1] = 2
+    instance.resume()
+    assert lab.finish(instance).output == [1, 2, 3]
+    assert body.ran == [1, "two", 2, 3]
+
+
+def test_keyed_items_may_move_come_and_go(lab):
+    items, body = ["a", "b", "c"], Bench("c")
+
+    async def run(event, step):
+        return await step.map("m", body, list(items), key=lambda x: x, retries=0)
+
+    instance = lab.run(run)
+    items[:] = ["d", "c", "b"]
+    body.broken.clear()
+    instance.resume()
+    assert lab.finish(instance).output == ["d", "c", "b"]
+    assert body.ran == ["a", "b", "c", "d", "c"]
+    assert instance.step("m").output == ["d", "c", "b"]
+
+
+def test_a_keyed_item_with_another_content_is_served_and_the_map_is_stale(lab):  # S57
+    items, body = [("a", 1), ("b", 2)], Bench(("b", 2))
+
+    async def run(event, step):
+        return await step.map("m", body, list(items), key=lambda item: item[0], retries=0)
+
+    instance = lab.run(run)
+    items[0] = ("a", 100)
+    body.broken.clear()
+    instance.resume()
+    assert lab.finish(instance).output == [("a", 1), ("b", 2)]
+    assert instance.step("m").stale_why == ("item 'a' changed",)
+
+
+# -- failures ---------------------------------------------------------------------------------------------------------
+
+
+def test_items_are_retried_as_steps_are(lab):
+    tries = []
+
+    def body(x, ctx):
+        tries.append((x, ctx.attempt))
+        if x == 1 and ctx.attempt < 3:
+            raise ValueError(x)
+        return x
+
+    instance = lab.run(mapping(body, range(3)))
+    assert instance.output == [0, 1, 2]
+    assert tries == [(0, 1), (1, 1), (2, 1), (1, 2), (1, 3)]
+    (item,) = [one for one in instance.items("m")[1] if one.key.key == "1"]
+    assert [attempt.status for attempt in item.attempts] == ["failed", "failed", "finished"]
+
+
+def test_a_map_of_which_all_that_is_open_waits_for_a_retry_is_waiting(lab):  # S5
+    instance = lab.start(mapping(Bench(0, 1), range(2), retries={"limit": 1, "delay": "1 hour"}))
+    eventually(lambda: instance.status().status is Status.WAITING)
+    (waiting,) = instance.status().waiting_for
+    assert (waiting.name, waiting.kind) == ("m", "retry")
+
+
+def test_the_first_item_that_fails_for_good_ends_the_map_when_those_that_run_have_ended(lab):
+    gate, ran = Gate("slow"), []
+
+    def body(x):
+        ran.append(x)
+        if x == 1:
+            raise NonRetryableError("one")
+        return gate() if x == 0 else x
+
+    instance = lab.start(mapping(body, range(10), concurrency=2))
+    counted(instance, failed=1)
+    assert instance.status().status is Status.RUNNING
+    gate.open()
+    lab.finish(instance)
+    error = failure_of(instance)
+    assert isinstance(error, NonRetryableError)
+    assert "step 'm[1]' failed after 1 attempt" in error.__notes__
+    assert ran == [0, 1]
+    counts = instance.step("m").items
+    assert (counts.done, counts.failed, counts.total) == (1, 1, 10)
+    assert instance.status().failed_items == 1
+
+
+@pytest.mark.parametrize("how", ["resume", "retry_failed", "cell", "restart of the kernel"])
+def test_after_a_failure_failed_and_missing_items_run_and_no_finished_one(lab, how):  # S41, S48
+    body = Bench(2)
+    run = mapping(body, range(5), retries=0)
+    instance = lab.run(run)
+    assert body.ran == [0, 1, 2]
+    body.broken.clear()
+    match how:
+        case "resume":
+            instance.resume()
+        case "retry_failed":
+            instance.retry_failed()
+        case "cell":
+            lab.engine.open(lab.engine.workflow("W"), instance.id).start()
+        case _:
+            lab, instance = replayed(lab, run, instance)
+            assert instance.status().status is Status.ERRORED
+            instance.resume()
+    assert lab.finish(instance).output == [0, 1, 2, 3, 4]
+    assert body.ran == [0, 1, 2, 2, 3, 4]
+    rows = lab.engine.sql("select key, status, attempts from steps order by key nulls first").fetchall()
+    assert rows == [(None, "finished", 0), *((str(x), "finished", 1) for x in range(5))]
+
+
+def test_an_error_of_the_iterable_ends_the_map(lab):
+    async def run(event, step):
+        def items():
+            yield 1
+            raise OSError("the disk is gone")
+
+        try:
+            await step.map("m", square, items())
+        except OSError as error:
+            return str(error)
+
+    assert lab.output(run) == "the disk is gone"
+
+
+def test_exceptions_take_the_places_of_results(lab):
+    async def run(event, step):
+        results = await step.map("m", Bench(1), range(3), retries=0, return_exceptions=True)
+        return [f"{type(one).__name__}: {one}" if isinstance(one, Exception) else one for one in results]
+
+    run = waiting_after(run)
+    instance = lab.start(run)
+    lab.idle()
+    assert instance.status().failed_items == 1
+    lab2, again = replayed(lab, run, instance)
+    again.send_event("go")
+    assert lab2.finish(again).output == [0, "ValueError: 1 is broken", 2]
+
+
+def test_retry_failed_of_a_complete_instance_runs_failed_items_and_what_followed_the_map(lab):  # S61
+    body, told = Bench(1, 2), []
+
+    async def run(event, step):
+        before = await step.do("before", lambda: told.append("before"))
+        results = await step.map("m", body, range(4), retries=0, return_exceptions=True)
+        return await step.do("after", lambda: told.append("after") or [str(one) for one in results]), before
+
+    instance = lab.run(run)
+    assert (instance.status().status, instance.status().failed_items) == (Status.COMPLETE, 2)
+    body.broken = {2}
+    instance.retry_failed()
+    lab.finish(instance)
+    assert instance.output[0] == ["0", "1", "2 is broken", "3"]
+    assert instance.status().failed_items == 1
+    assert body.ran == [0, 1, 2, 3, 1, 2]
+    assert told == ["before", "after", "after"]
+    failed = lab.engine.sql("select key from steps where status = 'failed'").fetchall()
+    assert failed == [("2",)]
+
+
+def test_resume_of_an_errored_instance_leaves_the_exceptions_of_an_earlier_map_alone(lab):
+    body, fails = Bench(1), Bench("x")
+
+    async def run(event, step):
+        results = await step.map("m", body, range(2), retries=0, return_exceptions=True)
+        return [str(one) for one in results], await step.do("x", fails, "x", retries=0)
+
+    instance = lab.run(run)
+    fails.broken.clear()
+    instance.resume()
+    assert lab.finish(instance).output == (["0", "1 is broken"], "x")
+    assert body.ran == [0, 1]
+    assert lab.engine.sql("select key, status from steps where type = 'map' order by key").fetchall() == [
+        ("0", "finished"),
+        ("1", "failed"),
+        (None, "finished"),
+    ]
+
+
+def test_restart_from_an_item_runs_it_and_what_followed_the_map_not_its_siblings(lab):  # S44
+    body, told = Bench(), []
+
+    async def run(event, step):
+        results = await step.map("m", body, range(3))
+        return await step.do("after", lambda: told.append("after") or results)
+
+    instance = lab.run(run)
+    instance.restart(("m", "1"))
+    assert lab.finish(instance).output == [0, 1, 2]
+    assert body.ran == [0, 1, 2, 1]
+    assert told == ["after", "after"]
+    assert lab.engine.sql("select count(*) from steps").fetchall() == [(5,)]
+
+
+def test_restart_from_a_step_before_the_map_runs_all_items_again(lab):
+    body = Bench()
+
+    async def run(event, step):
+        await step.do("before", lambda: None)
+        return await step.map("m", body, range(3))
+
+    instance = lab.run(run)
+    instance.restart("before")
+    assert lab.finish(instance).output == [0, 1, 2]
+    assert body.ran == [0, 1, 2] * 2
+    assert lab.engine.sql("select count(*) from steps").fetchall() == [(5,)]
+
+
+def test_items_are_undone_last_first(lab):  # S46
+    undone = []
+
+    async def run(event, step):
+        await step.map("m", square, [5, 6, 7], rollback=lambda output, ctx, step_name: undone.append((step_name, output)))
+        await step.do("fails", lambda: 1 / 0, retries=0)
+
+    instance = lab.run(run)
+    assert undone == [("m", 49), ("m", 36), ("m", 25)]
+    assert instance.status().rollback == ("complete", None)
+    instance.resume()
+    lab.finish(instance)
+    assert len(undone) == 6
+
+
+# -- kernels that die -------------------------------------------------------------------------------------------------
+
+
+def test_after_a_death_only_unfinished_items_run_again(lab):  # S18, S27
+    gate, ran = Gate("late"), []
+
+    def body(x):
+        ran.append(x)
+        return gate() if x == 3 else x
+
+    async def run(event, step):
+        return await step.map("m", body, (x for x in range(6)), concurrency=2)
+
+    instance = lab.start(run)
+    gate.reached()
+    counted(instance, done=5)
+    lab2 = lab.revive()
+    gate.open()
+    lab2.workflow(run)
+    again = lab2.engine.get(instance.id)
+    assert lab2.finish(again).output == [0, 1, 2, "late", 4, 5]
+    assert sorted(ran) == [0, 1, 2, 3, 3, 4, 5]
+    (item,) = [one for one in again.items("m")[1] if one.key.key == "3"]
+    assert [attempt.status for attempt in item.attempts] == ["interrupted", "finished"]
+
+
+def test_an_item_that_kills_the_kernel_is_found_and_named(lab):  # S27
+    hang = Gate()
+    run = mapping(lambda x: hang(), range(3), concurrency=3)
+    instance = lab.start(run)
+    hang.reached(3)
+    for _ in range(2):
+        lab = lab.revive()
+        lab.workflow(run)
+        hang.reached(hang.came + 1)
+    eventually(lambda: lab.engine.get(instance.id).step("m").items.running == 1)
+    lab = lab.revive()
+    lab.workflow(run)
+    error = failure_of(lab.finish(lab.engine.get(instance.id)))
+    assert "died 3 times in a row while 'm[" in str(error)
+    hang.open()
+
+
+def test_a_death_between_the_end_of_an_item_and_the_end_of_its_map_fails_the_map(lab):
+    body = Bench(1)
+    run = mapping(body, range(5), retries=0)
+    instance = lab.run(run)
+    entries = lab.entries()
+    cut = next(place for place, entry in enumerate(entries) if entry.kind is Kind.MAP_FAILED and entry.key is None)
+    lab2, again = replayed(lab, run, instance, entries=entries[:cut])
+    error = failure_of(lab2.finish(again))
+    assert str(error) == "1 is broken"
+    assert body.ran == [0, 1]
+
+
+def test_a_retry_delay_of_an_item_survives_a_death(lab):  # S25
+    body = Bench(0)
+    run = mapping(body, range(1), retries={"limit": 1, "delay": "1 hour"})
+    instance = lab.start(run)
+    counted(instance, retrying=1)
+    lab.advance("30 minutes")
+    lab2, again = replayed(lab, run, instance)
+    body.broken.clear()
+    lab2.advance("29 minutes")
+    assert body.ran == [0]
+    lab2.advance("1 minute")
+    assert lab2.finish(again).output == [0]
+
+
+@pytest.mark.parametrize("deaths", [0, 1, 2])
+def test_a_rate_is_kept_across_deaths_without_a_burst(lab, deaths):
+    starts = []
+
+    def body(x):
+        starts.append(lab.clock.now())
+        return x
+
+    run = mapping(body, range(7), rate="2/minute", concurrency=5)
+    instance = lab.start(run)
+    lab.idle()
+    for _ in range(deaths):
+        lab.advance("70 seconds")
+        lab2, instance = replayed(lab, run, instance)
+        lab2.clock = lab.clock
+        lab = lab2
+    lab.finish(instance)
+    assert len(starts) == 7
+    for first, third in zip(starts, starts[2:]):
+        assert third - first >= timedelta(minutes=1)
+    assert starts[-1] - starts[0] <= timedelta(minutes=4)
+
+
+def test_every_attempt_counts_for_the_rate(lab):
+    starts = []
+
+    def body(x, ctx):
+        starts.append(lab.clock.now())
+        if ctx.attempt < 3:
+            raise ValueError
+        return x
+
+    lab.output(mapping(body, [1], rate="1/minute", retries={"limit": 3, "delay": 0}))
+    assert [start - starts[0] for start in starts] == [timedelta(minutes=x) for x in range(3)]
+
+
+# -- controls ---------------------------------------------------------------------------------------------------------
+
+
+def test_pause_lets_bodies_end_and_starts_no_other(lab):  # S40
+    gate = Gate(1)
+    instance = lab.start(mapping(lambda x: gate(), range(3)))
+    gate.reached()
+    instance.pause()
+    assert instance.status().status is Status.WAITING_FOR_PAUSE
+    gate.open()
+    eventually(lambda: instance.status().status is Status.PAUSED)
+    assert gate.came == 1
+    instance.resume()
+    assert lab.finish(instance).output == [1, 1, 1]
+    assert gate.came == 3
+
+
+def test_a_pause_taken_back_goes_on_without_replay(lab):  # S41
+    gate = Gate(1)
+    instance = lab.start(mapping(lambda x: gate(), range(3)))
+    gate.reached()
+    instance.pause()
+    instance.resume()
+    gate.open()
+    assert lab.finish(instance).output == [1, 1, 1]
+    assert [e.kind for e in instance.history()].count(Kind.ACTIVATED) == 1
+
+
+@pytest.mark.parametrize("what", ["pause", "terminate"])
+def test_an_iterable_that_blocks_holds_nothing_up(lab, what):
+    blocked = threading.Event()
+
+    def items():
+        yield 1
+        assert blocked.wait(5)
+        yield 2
+
+    async def run(event, step):
+        return await step.map("m", square, items())
+
+    instance = lab.start(run)
+    counted(instance, done=1)
+    getattr(instance, what)()
+    eventually(lambda: instance.status().status in (Status.PAUSED, Status.TERMINATED))
+    blocked.set()
+
+
+def test_terminate_acts_at_once(lab):  # S43
+    gate = Gate(1)
+    instance = lab.start(mapping(lambda x: gate(), range(3)))
+    gate.reached()
+    instance.terminate()
+    gate.open()
+    assert instance.status().status is Status.TERMINATED
+    assert not [e for e in instance.history() if e.kind is Kind.MAP_FINISHED]
+
+
+def test_a_map_in_a_cancelled_task_is_cancelled_and_again_on_replay(lab):  # S21
+    begun = []
+
+    async def body(x):
+        begun.append(x)
+        await asyncio.get_running_loop().create_future()
+
+    async def run(event, step):
+        task = asyncio.ensure_future(step.map("m", body, range(5), concurrency=2))
+        await step.do("meanwhile", lambda: eventually(lambda: len(begun) == 2))
+        task.cancel()
+        await asyncio.wait([task])
+        await step.wait_for_event("stay", "go")
+        return "cancelled" if task.cancelled() else "?"
+
+    instance = lab.start(run)
+    lab.idle()
+    assert instance.step("m").status == "cancelled"
+    lab2, again = replayed(lab, run, instance)
+    again.send_event("go")
+    assert lab2.finish(again).output == "cancelled"
+    assert begun == [0, 1]
+
+
+def test_a_map_that_nobody_awaits_ends_before_its_instance(lab):  # S16
+    body = Bench()
+
+    async def run(event, step):
+        step.map("m", body, range(3))
+
+    lab.output(run)
+    assert body.ran == [0, 1, 2]
+
+
+def test_maps_of_one_name_are_different_and_may_be_gathered(lab):
+    async def run(event, step):
+        return await asyncio.gather(
+            step.map("m", square, range(5)), step.map("m", square, range(3)), step.do("m", lambda: "step")
+        )
+
+    instance = lab.run(run)
+    assert instance.output == [[0, 1, 4, 9, 16], [0, 1, 4], "step"]
+    assert [step.count for step in instance.steps if step.type == "map"] == [1, 2]
+    assert instance.items("m", count=2)[0] == 3
+
+
+def test_a_map_may_wait_in_an_instance_that_left_memory(lab):  # S62
+    lab.engine.waiting.keep = 0
+    body = Bench(0)
+    instance = lab.start(mapping(body, [0, 1], retries={"limit": 1, "delay": "1 hour"}, concurrency=2))
+    lab.idle()
+    body.broken.clear()
+    assert lab.finish(instance).output == [0, 1]
+    assert sorted(body.ran) == [0, 0, 1]
+
+
+def test_pages_of_items_can_be_asked_for_by_state(lab):
+    instance = lab.run(mapping(Bench(3, 5), range(8), retries=0, return_exceptions=True))
+    total, page = instance.items("m", 2, 4)
+    assert (total, [one.key.key for one in page], [one.output for one in page]) == (8, ["2", "3"], [2, None])
+    total, failed = instance.items("m", state="failed")
+    assert (total, [str(one.error) for one in failed]) == (2, ["ValueError: 3 is broken", "ValueError: 5 is broken"])
