@@ -271,7 +271,7 @@ class Many(WorkflowEntrypoint):
     notebook.run_to_end(2)
     panel = notebook.panel(2)
     panel.await_live()
-    expect(panel.count).to_have_text("10,000")
+    expect(panel.count).to_have_text("10,000 steps")
     expect(panel.rows).to_have_count(1)
     assert notebook.page.evaluate("window.openedIn") < 500
     panel.rows.first.click()

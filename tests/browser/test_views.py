@@ -82,7 +82,7 @@ def test_the_list_is_filtered_by_text_state_and_type(page) -> None:
     asked = sent(page, "rows")[-1]
     assert (asked["text"], asked["state"], asked["kind"]) == ("emb", "failed", "do")
     expect(panel.rows).to_have_count(1)
-    expect(panel.count).to_have_text("1 of 2")
+    expect(panel.count).to_have_text("1 of 2 steps")
     panel.root.get_by_label("Filter steps by name or text").press("Escape")
     panel.root.get_by_label("Filter steps by state").select_option("")
     panel.root.get_by_label("Filter steps by type").select_option("")

@@ -135,11 +135,12 @@ export function duration(ms, whole = false) {
  * A moment of today as a time, of another day with its date.
  * @param {number} at
  * @param {number} now
+ * @param {boolean} [exact] with seconds
  */
-export function moment(at, now) {
+export function moment(at, now, exact = false) {
   const date = new Date(at);
   const today = new Date(now).toDateString() === date.toDateString();
-  const time = date.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
+  const time = date.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", ...(exact ? { second: "2-digit" } : {}) });
   return today ? time : `${date.toLocaleDateString([], { day: "numeric", month: "short" })} ${time}`;
 }
 
@@ -2285,7 +2286,8 @@ class StepList {
     const active = this.drawn.get(this.active);
     setAttribute(this.grid, "aria-activedescendant", active ? active.root.id : null);
     setAttribute(this.grid, "aria-rowcount", String(this.total + 1));
-    const all = thousands(this.panel.state().head.total);
+    const { total } = this.panel.state().head;
+    const all = `${thousands(total)} step${total === 1 ? "" : "s"}`;
     setText(this.count, this.filtering() ? `${thousands(this.total)} of ${all}` : all);
     setText(this.empty, this.total ? "" : this.filtering() ? "no step matches" : "no steps yet");
     show(this.empty, this.total === 0);
@@ -3048,9 +3050,9 @@ class EventsView {
       const { total, items } = answer.events;
       this.stop = start + items.length;
       const lines = items.map((/** @type {any} */ item) => this.line(item));
-      if (start === 0) this.table.replaceChildren(headLine(["When", "What", "Step", "", "By"]), ...lines);
+      if (start === 0) this.table.replaceChildren(headLine(["When", "What", "Step", "Note", "By"]), ...lines);
       else this.table.append(...lines);
-      setText(this.count, thousands(total));
+      setText(this.count, `${thousands(total)} event${total === 1 ? "" : "s"}`);
       show(this.more, this.stop < total);
     });
   }
@@ -3059,7 +3061,7 @@ class EventsView {
   line(item) {
     const line = make("tr");
     const now = this.panel.link.now();
-    const when = make("td", "nbf-when", moment(item.at, now));
+    const when = make("td", "nbf-when", moment(item.at, now, true));
     when.title = new Date(item.at).toLocaleString();
     line.append(when, make("td", "", entryWords(item.kind)), make("td", "", item.step), make("td", "nbf-note", item.note), make("td", "", item.by));
     return line;
