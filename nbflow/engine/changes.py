@@ -16,9 +16,10 @@ from nbflow.core.history import StepRecord
 from nbflow.core.model import Entry, Kind, StepKey, StepState, StepType
 from nbflow.core.parts import BODY, Fingerprint, Part, fingerprint
 from nbflow.engine.activation import Activation
-from nbflow.engine.codes import Present, StepCode, code_of, stale_steps
+from nbflow.engine.codes import Differing, Present, StepCode, code_of, stale_steps
 from nbflow.engine.entrypoint import make_event
 from nbflow.engine.live import LiveInstance
+from nbflow.engine.reach import inner_functions
 from nbflow.engine.scope import Scope
 from nbflow.errors import InvalidStatusError, UndecodableError, UsageError
 from nbflow.store.views import StepView, step_view
@@ -186,11 +187,13 @@ def find_stale_by_name(engine: "Engine", instance: "WorkflowInstance", workflow:
 
     Says less than `code_changes`: what only a call would show (which function a step is given, its arguments) is not known.
     """
-    if workflow.fingerprint is None:
-        return
-    now, known = {part.label: part for part in workflow.fingerprint.parts}, dict[str, Fingerprint | None]()
     with instance.folded() as history:
         steps = [step for step in history.steps.values() if step.state is StepState.FINISHED]
+    found = engine.registry.stale.get(instance.created_seq)
+    if workflow.fingerprint is None or (found is not None and found.reach == workflow.reach):
+        return  # known already, or better: from the calls of its last activation
+    inner = {place.name: Part(BODY, place.hash, place.text) for place in inner_functions(workflow.cls)}
+    now, known = inner | {part.label: part for part in workflow.fingerprint.parts}, dict[str, Fingerprint | None]()
     stale = {}
     for step in steps:
         code = step.body.get("code_hash")
@@ -200,7 +203,7 @@ def find_stale_by_name(engine: "Engine", instance: "WorkflowInstance", workflow:
             known[code] = _by_name(now, StepCode(engine, step.body))
         if (present := known[code]) is not None:
             stale[step.key] = Present(present, step.body.get("bound", {}), None)
-    engine.registry.stale[instance.created_seq] = stale
+    engine.registry.stale[instance.created_seq] = Differing(workflow.reach, stale)
 
 
 def _by_name(now: Mapping[str, Part], code: StepCode) -> Fingerprint | None:

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from nbflow.clock import SystemClock
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 ARGUMENTS = "arguments"
 _SHOWN = 3
-_CALM = 4  # looks without another call: then `run` is at work, or waits
+_RESPITE = 30.0  # seconds
+_CALM = 4  # looks at a body at work without another call of a recorded step: then `run` has come to what is new
 _pause = threading.Event().wait
 
 
@@ -76,13 +77,21 @@ class Present:
         return {} if self.fingerprint is None else {part.label: part.hash for part in self.fingerprint.parts}
 
 
+@dataclass(slots=True)
+class Differing:
+    """The steps of one instance that were found to differ, under the code whose hash is *reach*."""
+
+    reach: str
+    steps: dict[StepKey, Present] = field(default_factory=dict)
+
+
 class Codes:
     """The code of one instance's steps, while its engine runs it."""
 
     def __init__(self, live: "LiveInstance") -> None:
         self._live, self._engine = live, live.engine
         self._contents = Contents()
-        self._calls = 0
+        self._recorded_calls = 0
 
     def begin(self) -> None:
         """Another activation begins: what is stale shows as its calls are made."""
@@ -91,7 +100,6 @@ class Codes:
 
     def marks(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> dict[str, Any]:
         """What entries of an attempt of *fn* say of its code; the sources go to the journal before them."""
-        self._calls += 1
         present = self._present(fn, args)
         if present.fingerprint is not None and present.fingerprint.hash not in self._engine.registry.kept:
             keep(self._engine, present.fingerprint)
@@ -99,7 +107,7 @@ class Codes:
 
     def called(self, key: StepKey, record: StepRecord, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
         """A recorded step was called: it is stale where its code or its arguments are not what they were (S57)."""
-        self._calls += 1
+        self._recorded_calls += 1
         if record.state is not StepState.FINISHED or not ("code_hash" in record.body or "args_hash" in record.body):
             return
         present = self._present(fn, args if "args_hash" in record.body else ())
@@ -107,7 +115,9 @@ class Codes:
             self._found(key, present)
 
     def _found(self, key: StepKey, present: Present) -> None:
-        self._engine.registry.stale.setdefault(self._live.created_seq, {})[key] = present
+        workflow = self._live.workflow
+        known = Differing("" if workflow is None else workflow.reach)
+        self._engine.registry.stale.setdefault(self._live.created_seq, known).steps[key] = present
 
     def items_changed(self, key: StepKey, fn: Callable[..., Any], items: Sequence[str]) -> None:
         """Items of a map were served whose content is not what it was (S57); they have keys of their own."""
@@ -139,9 +149,10 @@ class Codes:
         while calm < _CALM and clock.monotonic() < end:
             if self._live.is_settled() or self._live.status() is Status.WAITING:
                 break
-            begun = self._live.activation is not None
-            calm = calm + 1 if begun and self._calls == known else 0
-            known = self._calls
+            activation = self._live.activation
+            at_work = activation is not None and activation.in_flight and not getattr(activation, "ready", 0)
+            calm = calm + 1 if at_work and self._recorded_calls == known else 0
+            known = self._recorded_calls
             _pause(0.005)
         return self.stale
 
@@ -159,16 +170,18 @@ def code_same(engine: "Engine", head: Head) -> bool | None:
 
 def code_of(engine: "Engine", record: StepRecord, created_seq: int) -> "StepCode":
     """What a view says of the code of a step of that instance."""
-    present = engine.registry.stale.get(created_seq, {}).get(record.key)
+    known = engine.registry.stale.get(created_seq)
+    present = None if known is None else known.steps.get(record.key)
     is_stale = present is not None and record.state is StepState.FINISHED and present.differs(record.body)
     return StepCode(engine, record.body, present if is_stale else None)
 
 
 def stale_steps(engine: "Engine", history: History) -> tuple[StepKey, ...]:
     """The finished steps of an instance that are known to be stale, in order."""
-    known = engine.registry.stale.get(history.head.created_seq)
-    if not known:
+    differing = engine.registry.stale.get(history.head.created_seq)
+    if differing is None:
         return ()
+    known = differing.steps
     records = [history.steps[key] for key in tuple(known) if key in history.steps]
     found = [each for each in records if each.state is StepState.FINISHED and known[each.key].differs(each.body)]
     return tuple(each.key for each in sorted(found, key=lambda each: each.order))
@@ -227,7 +240,11 @@ class StepCode:
         return {label: self._source(hash_) or "" for label, hash_ in (self.parts() or {}).items()}
 
     def _source(self, hash_: str) -> str | None:
+        registry, now = self._engine.registry, SystemClock().monotonic()
+        if now < registry.unreadable_until:
+            return None
         try:
             return self._engine.store.source(hash_)
-        except NbflowError:  # the file is held by somebody else: what is only shown can wait
+        except NbflowError:  # the file is held by somebody else: what is only shown can wait, and is not asked for in vain
+            registry.unreadable_until = SystemClock().monotonic() + _RESPITE
             return None

@@ -57,7 +57,7 @@ def reads(code: CodeType) -> tuple[tuple[str, ...], frozenset[str]]:
         if len(_names) > 4096:
             _names.clear()
         read, stored = set[str](), set[str]()
-        for each in _codes(code):
+        for each in codes_of(code):
             for instruction in dis.get_instructions(each):
                 if instruction.opname in _READS:
                     read.add(instruction.argval)
@@ -67,11 +67,12 @@ def reads(code: CodeType) -> tuple[tuple[str, ...], frozenset[str]]:
     return known[1], known[2]
 
 
-def _codes(code: CodeType) -> Iterator[CodeType]:
+def codes_of(code: CodeType) -> Iterator[CodeType]:
+    """A code object and those inside it."""
     yield code
     for each in code.co_consts:
         if type(each) is CodeType:
-            yield from _codes(each)
+            yield from codes_of(each)
 
 
 def content_of(cell: Any) -> Any:

@@ -44,11 +44,8 @@ class Opened:
         """The line, with what is stale: known only when `run` has asked for the recorded steps again."""
         engine, instance = self.instance.engine, self.instance
         live = engine.live.get(instance.created_seq)
-        if live is not None and self.what != "created":
+        if live is not None and self.what not in ("created", "finished"):
             live.codes.after_replay(REPLAY)
-        workflow = engine.registry.find(instance.workflow_name)
-        if self.what == "finished" and workflow is not None:
-            changes.find_stale_by_name(engine, instance, workflow)
         stale = stale_text(instance.view())
         return f"{self.line} · {stale}" if stale else self.line
 
@@ -88,7 +85,9 @@ def open_instance(engine: "Engine", workflow: Workflow, instance_id: str | None,
             return _create(engine, workflow, _next_id(engine, workflow, instance_id), params)
         since = head.ended_at.isoformat(sep=" ", timespec="seconds") if head.ended_at else ""
         line = f"Nothing ran: {head.status} since {since}. Run again: --again"
-        return Opened(WorkflowInstance(engine, head), "finished", line)
+        instance = WorkflowInstance(engine, head)
+        changes.find_stale_by_name(engine, instance, workflow)
+        return Opened(instance, "finished", line)
     if head is not None and head.status is Status.ERRORED and again:
         return _create(engine, workflow, _next_id(engine, workflow, instance_id), params)
     if head is None:

@@ -17,6 +17,7 @@ from nbflow.engine.objects import (
     MISSING,
     args_of,
     bases_of,
+    codes_of,
     content_of,
     dict_of,
     func_of,
@@ -269,6 +270,18 @@ def _functions_of(member: Any) -> list[FunctionType]:
         case _ if type(member) is CACHED:
             return _functions_of(own_dict(member).get("__wrapped__"))
     return []
+
+
+def inner_functions(cls: type) -> list[Place]:
+    """The named functions that are written inside the methods of a class, those whose name is used once."""
+    found: dict[str, list[Place]] = {}
+    for value in dict_of(cls).values():
+        for function in _functions_of(value):
+            for code in codes_of(function.__code__):
+                place = None if code is function.__code__ else place_of(code, function.__globals__)
+                if place is not None and place.name != "<lambda>":
+                    found.setdefault(place.name, []).append(place)
+    return [places[0] for places in found.values() if len(places) == 1]
 
 
 def _class_of(obj: Any) -> type:

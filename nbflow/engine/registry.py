@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from nbflow.core import names
-from nbflow.core.model import Status, StepKey
+from nbflow.core.model import Status
 from nbflow.core.source import code_hash
 from nbflow.engine import creating
 from nbflow.engine.entrypoint import WorkflowEntrypoint, WorkflowEvent
@@ -17,7 +17,7 @@ from nbflow.errors import NotFoundError, UsageError, listed
 
 if TYPE_CHECKING:
     from nbflow.engine.activation import Activation
-    from nbflow.engine.codes import Present
+    from nbflow.engine.codes import Differing
     from nbflow.engine.engine import Engine
     from nbflow.engine.instance import WorkflowInstance
     from nbflow.engine.instances import Instances
@@ -125,14 +125,16 @@ class Registry:
 
     Attributes:
         kept: the fingerprints whose sources are in the store.
-        stale: what recorded steps would be given to run now, where that was found to differ, by instance and step.
+        unreadable_until: when sources are asked for again, after somebody held the file.
+        stale: what recorded steps would be given to run now, where that was found to differ, by instance.
     """
 
     def __init__(self, engine: "Engine") -> None:
         self._engine = engine
         self._known: dict[str, Workflow] = {}
         self.kept: set[str] = set()
-        self.stale: dict[int, dict[StepKey, Present]] = {}
+        self.unreadable_until = 0.0
+        self.stale: dict[int, Differing] = {}
         self._lock = threading.Lock()
 
     def register(self, cls: type[Any], name: str | None, source: str | None) -> tuple[Workflow, bool]:

@@ -32,6 +32,9 @@ T = TypeVar("T")
 _CLOSING = 2.0
 _OF_PARENT = "this engine belongs to the parent process: make a new Engine in the child"
 _time = SystemClock()
+# The one that is asked for, and others with it: who compares code asks for many.
+_SOURCES = "select hash, text from nb.sources where hash = $1 union all (select hash, text from nb.sources limit 2000)"
+
 _log = logging.getLogger("nbflow")
 
 
@@ -280,11 +283,8 @@ class FileStore:
     def source(self, code_hash: str) -> str | None:
         """The text kept under this hash."""
         if code_hash not in self._sources:
-            found = self._fresh(lambda session: session.rows("select text from nb.sources where hash = $1", [code_hash]))
-            if not found:
-                return None
-            self._sources[code_hash] = found[0][0]
-        return self._sources[code_hash]
+            self._sources.update(self._fresh(lambda session: session.rows(_SOURCES, [code_hash])))
+        return self._sources.get(code_hash)
 
     def save_setting(self, key: str, value: str | None) -> None:
         """Keep a text under a key, in the file; None removes it."""

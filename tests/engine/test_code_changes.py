@@ -6,6 +6,7 @@ import pytest
 
 from nbflow import Engine, UsageError, WorkflowEntrypoint
 from nbflow.core.model import Kind, StepKey, StepType
+from nbflow.errors import StoreLockedError
 from nbflow.store import segments
 from tests.engine.conftest import eventually, kinds, revive
 
@@ -204,6 +205,30 @@ def test_restart_stale_restarts_from_the_first_in_order_and_refuses_where_none_i
     assert instance.output == [1, 20, 30]
     restarted = next(entry for entry in instance.history() if entry.kind is Kind.RESTARTED)
     assert restarted.body["keep_below"] == 2
+
+
+def test_a_shell_that_has_no_code_says_where_stale_steps_are_known(lab):
+    lab.run(flow_of_one, id="a")
+    shell = lab.revive()
+    with pytest.raises(UsageError, match="known only where the code of 'W' is: run %workflow restart --stale in its notebook"):
+        shell.engine.get("a").restart_stale()
+
+
+async def flow_of_one(event, step):
+    return await step.do("one", lambda: SIZE)
+
+
+def test_sources_that_cannot_be_read_now_are_not_asked_for_in_vain(lab, monkeypatch):
+    instance = lab.run(flow_of_one)
+    asked = []
+
+    def held(hash_):
+        asked.append(hash_)
+        raise StoreLockedError("held")
+
+    monkeypatch.setattr(lab.store, "source", held)
+    assert (instance.step("one").code, instance.step("one").code_diff, instance.step("one").stale_why) == ("", "", ())
+    assert len(asked) == 1
 
 
 def test_code_changes_on_the_loop_is_refused(lab):

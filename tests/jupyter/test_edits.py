@@ -340,6 +340,19 @@ def test_a_complete_instance_is_shown_and_says_what_is_stale_by_name(book):
     assert "stale" not in book.cell(flow, until="finished")
 
 
+def test_a_complete_instance_goes_on_saying_what_is_stale_in_a_body_inside_run(book):
+    flow = CELL.replace('answer = await step.wait_for_event("ask", "approval")', "").replace(
+        "return answer.payload", "return 1"
+    )
+    book.cell(flow, until="finished")
+    changed = edited(flow, ("len(doc)", "2 * len(doc)"))
+    for _ in range(2):
+        assert "1 stale: embed" in book.cell(changed, until="finished")
+    assert book.stale == {"embed": ("the body changed",)}
+    assert "stale" not in book.cell(flow, until="finished")
+    assert book.ran == ["load", "embed"]
+
+
 def test_without_an_id_a_complete_workflow_whose_cell_was_edited_is_a_new_instance(book):
     flow = CELL.replace('answer = await step.wait_for_event("ask", "approval")', "").replace(
         "return answer.payload", "return 1"

@@ -113,7 +113,11 @@ def test_a_rejected_ingest_publishes_nothing_and_the_notebook_still_ends(tmp_pat
 
 # What a cell shows in a second run: what came of the work, not the work.
 AGAIN = {
-    "02_durable_steps": {"order": "Order: complete (4 steps)", "output": "'sent to ada@example.org'", "log": "[]"},
+    "02_durable_steps": {
+        "order": "Order: complete (4 steps · 1 stale: e-mail)",
+        "output": "'sent to ada@example.org'",
+        "log": "[]",
+    },
     "03_sleeping_and_waiting": {"approval": "Expense: complete (2 steps)", "answer": "'paid 500'"},
     "04_parallel_and_children": {"fan-out": "Measure: complete (6 steps)", "book": "Book: complete (2 steps)"},
     "06_dataframes_and_sql": {"workflow": "Topics: complete (3 steps)", "join": "[('Topics', 'load', 60)]"},
