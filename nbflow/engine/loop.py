@@ -8,13 +8,18 @@ context variable, so whatever `run` starts is counted with it, and bodies, which
 import asyncio
 import contextvars
 import logging
+import selectors
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
+from nbflow.clock import SystemClock
 from nbflow.errors import UsageError
 
 log = logging.getLogger("nbflow")
+
+_PATIENCE = 0.001  # seconds
+_monotonic = SystemClock().monotonic
 
 
 class Counted(Protocol):
@@ -86,6 +91,22 @@ class _CountedHandle(asyncio.Handle):
                 activation.on_quiet()
 
 
+class _BusySelector(selectors.DefaultSelector):
+    """Asks the system for events once a millisecond while the loop has callbacks to run.
+
+    A pass that hands out one result is shorter than the question; callbacks from other threads do not depend on it.
+    """
+
+    _asked = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        now = _monotonic()
+        if timeout is not None and timeout <= 0 and now - self._asked < _PATIENCE:
+            return []
+        self._asked = now
+        return super().select(timeout)
+
+
 class CountingLoop(asyncio.SelectorEventLoop):
     """The platform's loop; `call_soon` counts, and every task of an activation is known to it.
 
@@ -95,7 +116,7 @@ class CountingLoop(asyncio.SelectorEventLoop):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(_BusySelector())
         self.uncounted = contextvars.Context()
         self._kept: set[asyncio.Task[Any]] = set()
         self.set_task_factory(_make_task)  # type: ignore[arg-type]  # it is only ever given this loop
