@@ -9,7 +9,7 @@ import pytest
 from nbflow import NonRetryableError, UsageError, WorkflowEntrypoint
 from nbflow.engine.engine import Engine
 
-SECRET = "hunter2-very-secret"
+SECRET = "-".join(("hunter2", "very", "secret"))  # as from the environment: it stands in no source
 
 
 class Keeps(WorkflowEntrypoint):
