@@ -1,7 +1,6 @@
 """Show the items of a map: pages of them, and their results, read from the store; nothing of them is kept in memory."""
 
 from collections.abc import Iterator
-from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +9,7 @@ from nbflow.core.maps import item_records
 from nbflow.core.model import StepKey, StepState, StepType
 from nbflow.engine.results import PAGE, ends_of, found, read_keys
 from nbflow.errors import NotFoundError, UsageError
-from nbflow.store.views import StepView, step_view
-from nbflow.values import codec
+from nbflow.store.views import StepView
 
 if TYPE_CHECKING:
     from nbflow.engine.engine import Engine
@@ -33,14 +31,11 @@ def item_page(
         items = record.items
         keys = list(items.keys()) if wanted is None else [key for key in items.keys() if items.state(key) is wanted]  # noqa: SIM118
         total = len(keys) if wanted is not None or items.total is None else max(len(keys), items.total)
-        replayed = history.replayed
     page = keys[start:stop]
     entries = [e for each in _pages(page) for e in engine.store.item_entries(instance.created_seq, name, count, each)]
-    with instance.folded():
+    with instance.folded() as history:
         records = item_records(History(), record, entries)
-    files = instance.files
-    shown = (records[key] for key in page if key in records)
-    return total, [step_view(one, replayed, partial(_value, one, files)) for one in shown]
+        return total, [instance.view_of(history, records[key]) for key in page if key in records]
 
 
 def item_results(engine: "Engine", instance: "WorkflowInstance", record: StepRecord) -> Any:
@@ -62,10 +57,6 @@ def _pages(keys: list[str]) -> Iterator[list[str]]:
     ahead = iter(keys)
     while page := list(islice(ahead, PAGE)):
         yield page
-
-
-def _value(record: StepRecord, files: Any) -> object:
-    return None if record.value is None else codec.decode(record.value, files)
 
 
 def _state(state: str) -> StepState:

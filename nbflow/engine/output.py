@@ -150,16 +150,18 @@ def log_of(engine: "Engine", created_seq: int, step: Any, pending: Log | None) -
 
 
 def last_log(
-    engine: "Engine", created_seq: int, step_of: Callable[[StepKey], Any], pending: Mapping[StepKey, Log]
+    engine: "Engine",
+    created_seq: int,
+    records_of: Callable[[Iterable[StepKey]], Mapping[StepKey, Any]],
+    pending: Mapping[StepKey, Log],
 ) -> list[tuple[StepKey, LogItem]]:
     """The last that all steps have put out, oldest first."""
     chunks: dict[StepKey, list[LogChunk]] = {key: [] for key in pending}
     for chunk in engine.store.read_log(created_seq, None):
         chunks.setdefault(StepKey(StepType(chunk.type), chunk.step, chunk.count, chunk.key), []).append(chunk)
     found: list[tuple[StepKey, LogItem]] = []
-    for key, of_step in chunks.items():
-        if (step := step_of(key)) is not None:
-            found += [(key, item) for item in _log_in(of_step, step, pending.get(key))]
+    for key, step in records_of(chunks).items():
+        found += [(key, item) for item in _log_in(chunks[key], step, pending.get(key))]
     return sorted(found, key=lambda pair: pair[1].at.timestamp() if pair[1].at else 0.0)
 
 

@@ -1,14 +1,15 @@
 """What a panel reads of an instance beside its view: lines of steps, one step, the last logs, what a restart would do."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from nbflow.core.history import StepRecord
+from nbflow.core.history import History, StepRecord
 from nbflow.core.log import LogItem
-from nbflow.core.model import StepKey
+from nbflow.core.maps import item_records
+from nbflow.core.model import StepKey, StepState
 from nbflow.core.plans import RestartPlan, restart_plan
 from nbflow.engine.output import last_log
-from nbflow.store.outline import GroupView, Name, Page, Wanted, outline
+from nbflow.store.outline import ItemRange, Line, Name, Page, Wanted, outline
 from nbflow.store.views import StepView
 
 if TYPE_CHECKING:
@@ -20,27 +21,60 @@ def lines(
     place: Callable[[int], tuple[int, int]],
     opened: frozenset[Name] = frozenset(),
     wanted: Wanted | None = None,
+    state: StepState | None = None,
 ) -> Page:
-    """A page of the steps as people read them: many of one name as a group, unless it is *opened*.
+    """A page of the steps as people read them: many of one name as a group, items under their map, where it is *opened*.
 
     Args:
         place: from the number of lines, which to give: start and stop.
         wanted: of all steps only those, ungrouped.
+        state: with *wanted*, the items of maps that stand so too.
     """
     with inst.folded() as history:
-        found = outline(history, inst.engine.clock.now(), opened, wanted)
+        found = outline(history, inst.engine.clock.now(), opened, wanted, state)
         start, stop = place(len(found))
-        page = [
-            (one if isinstance(one, GroupView) else inst.view_of(history, one), inside) for one, inside in found[start:stop]
+        page: list[tuple[Line | ItemRange, bool]] = [
+            (inst.view_of(history, line) if isinstance(line, StepRecord) else line, inside)
+            for line, inside in found.between(start, stop)
         ]
-        return Page(len(found), start, page)
+    shown: list[tuple[Line, bool]] = []
+    for line, inside in page:
+        if isinstance(line, ItemRange):
+            told = None if line.state is None else line.state.value
+            _, items = inst.items(line.name, line.start, line.stop, count=line.count, state=told)
+            shown += [(item, inside) for item in items]
+        else:
+            shown.append((line, inside))
+    return Page(len(found), start, shown)
 
 
 def step_of(inst: "WorkflowInstance", key: StepKey) -> StepView | None:
-    """The step of that key, None where none is recorded."""
+    """The step or map item of that key, None where none is recorded."""
+    record = records_of(inst, [key]).get(key)
+    if record is None:
+        return None
     with inst.folded() as history:
-        step = history.steps.get(key)
-        return None if step is None else inst.view_of(history, step)
+        return inst.view_of(history, record)
+
+
+def records_of(inst: "WorkflowInstance", keys: Iterable[StepKey]) -> dict[StepKey, StepRecord]:
+    """What is known of these steps and map items; those that are not recorded are left out."""
+    found: dict[StepKey, StepRecord] = {}
+    items: dict[StepKey, list[str]] = {}
+    maps: dict[StepKey, StepRecord] = {}
+    with inst.folded() as history:
+        for key in keys:
+            if (step := history.steps.get(key)) is not None:
+                found[key] = step
+            elif key.key is not None and (whole := history.steps.get(StepKey(key.type, key.name, key.count))) is not None:
+                maps[whole.key] = whole
+                items.setdefault(whole.key, []).append(key.key)
+    for key, wanted in items.items():
+        entries = list(inst.engine.store.item_entries(inst.created_seq, key.name, key.count, wanted))
+        with inst.folded():
+            known = item_records(History(), maps[key], entries) if maps[key].items is not None else {}
+        found |= {StepKey(key.type, key.name, key.count, item): record for item, record in known.items()}
+    return found
 
 
 def plan_of(inst: "WorkflowInstance", from_step: StepKey | None) -> RestartPlan:
@@ -52,9 +86,5 @@ def plan_of(inst: "WorkflowInstance", from_step: StepKey | None) -> RestartPlan:
 def log_of_all(inst: "WorkflowInstance") -> list[tuple[StepKey, LogItem]]:
     """The last that all steps have put out, oldest first, each with the step's key."""
     live = inst.engine.live.get(inst.created_seq)
-
-    def record_of(key: StepKey) -> StepRecord | None:
-        with inst.folded() as history:
-            return history.steps.get(key)
-
-    return last_log(inst.engine, inst.created_seq, record_of, {} if live is None else dict(live.outputs))
+    pending = {} if live is None else dict(live.outputs)
+    return last_log(inst.engine, inst.created_seq, lambda keys: records_of(inst, keys), pending)

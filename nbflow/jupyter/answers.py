@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from nbflow.core.history import StepRecord
-from nbflow.core.model import StepKey
+from nbflow.core.model import StepKey, StepType
 from nbflow.engine import reading
 from nbflow.errors import NotFoundError
 from nbflow.jupyter import details, snapshot
@@ -90,8 +90,9 @@ def act(inst: "WorkflowInstance", click: Click) -> None:
 
 def _rows(inst: "WorkflowInstance", ask: AskRows, version: int) -> dict[str, Any]:
     wanted = None if not ask.text and ask.state is None and ask.kind is None else _wanted(ask)
-    page = reading.lines(inst, lambda _total: (ask.start, ask.stop), ask.open, wanted)
-    items = [snapshot.line_json(page.start + place, *line) for place, line in enumerate(page.lines)]
+    state = ask.state if not ask.text and ask.kind in (None, StepType.MAP) else None
+    page = reading.lines(inst, lambda _total: (ask.start, ask.stop), ask.open, wanted, state)
+    items = [snapshot.line_json(page.start + place, *line, ask.open) for place, line in enumerate(page.lines)]
     return {"total": page.total, "start": page.start, "version": version, "items": items}
 
 

@@ -6,15 +6,15 @@ they fit. Whatever else it shows it asks for: pages of rows, one step in full.
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 
 from nbflow.core.log import Progress
 from nbflow.core.model import Status, StepKey, StepState
 from nbflow.jupyter import words
-from nbflow.store.outline import GroupView, Line, Page
-from nbflow.store.views import AttemptView, InstanceView, StepView
+from nbflow.store.outline import GroupView, Line, Name, Page
+from nbflow.store.views import AttemptView, InstanceView, ItemCounts, StepView
 
 STATE_BYTES = 20_000
 HEAD_BYTES = 1_000
@@ -140,10 +140,12 @@ def key_json(key: StepKey) -> list[Any]:
     return [key.type.value, plain(key.name), key.count, plain(key.key)]
 
 
-def line_json(index: int, line: Line, inside: bool) -> dict[str, Any]:
-    """One line of the list, a step or a group of steps."""
+def line_json(index: int, line: Line, inside: bool, opened: Collection[Name] = ()) -> dict[str, Any]:
+    """One line of the list, a step, a map with its counts, or a group of steps."""
     if not isinstance(line, GroupView):
         row = row_json(index, line)
+        if line.items is not None:
+            row |= {**_counts_json(line.items), "open": (line.key.type, line.name) in opened}
         return {**row, "level": 2} if inside else row
     counts = {state.value: count for state, count in line.states.items() if count}
     told = {
@@ -161,6 +163,12 @@ def line_json(index: int, line: Line, inside: bool) -> dict[str, Any]:
         "open": line.opened,
         **{name: value for name, value in told.items() if value},
     }
+
+
+def _counts_json(items: ItemCounts) -> dict[str, Any]:
+    told = {"finished": items.done, "running": items.running, "retrying": items.retrying, "failed": items.failed}
+    counts = {name: count for name, count in told.items() if count}
+    return {"counts": counts, "total": items.total, **({"rate": items.rate} if items.rate else {})}
 
 
 def _state_of(group: GroupView) -> StepState:

@@ -3,9 +3,10 @@
 Made from the fold itself, without a view of each step: ten thousand of them cost some milliseconds.
 """
 
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from nbflow.core.history import History, StepRecord
@@ -44,8 +45,20 @@ class GroupView:
     opened: bool
 
 
+@dataclass(frozen=True, slots=True)
+class ItemRange:
+    """Lines that are items of an opened map, start…stop of those that stand as *state* says; read from the store by page."""
+
+    name: str
+    count: int
+    start: int
+    stop: int
+    state: StepState | None = None
+
+
 Line = GroupView | StepView
-_Found = tuple[GroupView | StepRecord, bool]
+Found = GroupView | StepRecord | ItemRange
+"""What an outline knows of a line; of the items of a map, of many lines at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,45 +76,80 @@ class Page:
     lines: list[tuple[Line, bool]]
 
 
+class Outline:
+    """The lines of an instance's steps, in order of start."""
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[Found, bool]] = []
+        self._ends: list[int] = []
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def add(self, line: Found, *, inside: bool = False) -> None:
+        """Append a line, or the lines of some items."""
+        lines = line.stop - line.start if isinstance(line, ItemRange) else 1
+        if lines:
+            self._parts.append((line, inside))
+            self._ends.append(len(self) + lines)
+
+    def between(self, start: int, stop: int) -> list[tuple[Found, bool]]:
+        """The lines start…stop, each with whether it stands inside a group."""
+        found: list[tuple[Found, bool]] = []
+        place = bisect_right(self._ends, start)
+        while place < len(self._parts) and (begin := self._ends[place - 1] if place else 0) < stop:
+            line, inside = self._parts[place]
+            if isinstance(line, ItemRange):
+                first = line.start + max(0, start - begin)
+                last = min(line.stop, line.start + stop - begin)
+                line = replace(line, start=first, stop=last)
+            found.append((line, inside))
+            place += 1
+        return found
+
+
 def outline(
-    history: History, now: datetime, opened: frozenset[Name] = frozenset(), wanted: Wanted | None = None
-) -> list[_Found]:
-    """The lines in order of start, each with whether it stands inside a group; with *wanted* those steps, ungrouped."""
-    ordered = sorted(history.steps.values(), key=lambda step: step.order)
-    if wanted is not None:
-        return [(step, False) for step in ordered if wanted(step)]
-    counts = Counter((step.key.type, step.key.name) for step in ordered)
-    folded = {name for name, count in counts.items() if count > FOLDED}
-    if not folded:
-        return [(step, False) for step in ordered]
-    members: dict[Name, list[StepRecord]] = {name: [] for name in folded}
-    lines: list[_Found | Name] = []
-    for step in ordered:
-        name = (step.key.type, step.key.name)
-        if name not in folded:
-            lines.append((step, False))
-            continue
-        if not members[name]:
-            lines.append(name)
-        members[name].append(step)
-    return list(_unfolded(lines, members, history, now, opened))
-
-
-def _unfolded(
-    lines: Iterable[_Found | Name],
-    members: dict[Name, list[StepRecord]],
     history: History,
     now: datetime,
-    opened: frozenset[Name],
-) -> Iterable[_Found]:
-    for line in lines:
-        if not isinstance(line[0], StepType):
-            yield line
-            continue
-        name: Name = line
-        yield _group(name, members[name], history, now, opened=name in opened), False
-        if name in opened:
-            yield from ((step, True) for step in members[name])
+    opened: frozenset[Name] = frozenset(),
+    wanted: Wanted | None = None,
+    state: StepState | None = None,
+) -> Outline:
+    """The lines in order of start; with *wanted* those steps, ungrouped, and with *state* the items that stand so."""
+    ordered = sorted(history.steps.values(), key=lambda step: step.order)
+    lines = Outline()
+    if wanted is not None:
+        for step in ordered:
+            if wanted(step):
+                lines.add(step)
+            if state is not None and step.items is not None:
+                lines.add(_items(step, state), inside=True)
+        return lines
+    counts = Counter((step.key.type, step.key.name) for step in ordered if step.items is None)
+    folded = {name for name, count in counts.items() if count > FOLDED}
+    members: dict[Name, list[StepRecord]] = {name: [] for name in folded}
+    for step in ordered:
+        name = (step.key.type, step.key.name)
+        if name in folded and step.items is None:
+            members[name].append(step)
+    for step in ordered:
+        name = (step.key.type, step.key.name)
+        if name not in folded or step.items is not None:
+            lines.add(step)
+            if step.items is not None and name in opened:
+                lines.add(_items(step), inside=True)
+        elif step is members[name][0]:
+            lines.add(_group(name, members[name], history, now, opened=name in opened))
+            for member in members[name] if name in opened else ():
+                lines.add(member, inside=True)
+    return lines
+
+
+def _items(step: StepRecord, state: StepState | None = None) -> ItemRange:
+    items = step.items
+    assert items is not None
+    count = len(items) if state is None else sum(items.state(key) is state for key in items.keys())  # noqa: SIM118
+    return ItemRange(step.key.name, step.key.count, 0, count, state)
 
 
 def _group(name: Name, steps: list[StepRecord], history: History, now: datetime, *, opened: bool) -> GroupView:

@@ -139,6 +139,9 @@ class Markup(WorkflowEntrypoint):
         await step.do("fail", fail, retries=0)
 """,
     )
+    outside, said = [], []
+    notebook.page.on("request", lambda request: outside.append(request.url) if "127.0.0.1" not in request.url else None)
+    notebook.page.on("console", lambda line: said.append(line.text) if line.type == "error" else None)
     notebook.run_to_end(0)
     notebook.run_to_end(1)
     panel = notebook.panel(1)
@@ -154,9 +157,14 @@ class Markup(WorkflowEntrypoint):
     panel.row("fail").click()
     expect(panel.root.locator(".nbf-failure")).to_contain_text("<img src=x")
     panel.root.get_by_role("tab", name="Attempts").click()
-    notebook.page.wait_for_timeout(300)
+    for view in ("Timeline", "Events", "Log", "History"):
+        panel.view(view).click()
+        notebook.page.wait_for_timeout(200)
     assert executes(notebook.page) is None
     assert notebook.cell(1).locator("img, script, iframe").count() == 0
+    assert [url for url in outside if not url.startswith(("data:", "blob:"))] == []
+    assert [text for text in said if "nbflow" in text or "Content Security" in text] == []
+    assert notebook.errors == []
 
 
 def test_keys_in_the_panel_stay_in_the_panel(notebook) -> None:
@@ -303,3 +311,43 @@ def test_reloading_the_extension_keeps_the_panel_of_a_running_instance(notebook)
     panel.await_word("Waiting for you")
     panel.button("Approve").click()
     panel.await_word("Complete")
+
+
+def test_a_map_opens_to_its_items_and_shows_what_a_body_prints_displays_and_how_far_it_is(open_notebook) -> None:
+    notebook = open_notebook(
+        IMPORTS,
+        """\
+%%workflow looks
+from IPython.display import HTML, display
+import threading
+GO = threading.Event()
+def body(item, ctx):
+    if item == 7:
+        ctx.progress(3, 4, "pages")
+        GO.wait(60)
+    print("item", item)
+    display(HTML(f"<b>bold {item}</b>"))
+    return item * 2
+class Looks(WorkflowEntrypoint):
+    async def run(self, event, step):
+        await step.map("double", body, range(30), concurrency=4)
+""",
+        "GO.set()",
+    )
+    notebook.run_to_end(0)
+    notebook.run_to_end(1)
+    panel = notebook.panel(1)
+    panel.await_live()
+    expect(panel.row("double")).to_contain_text("29/30", timeout=PATIENCE)
+    panel.row("double").locator(".nbf-name svg").click()
+    expect(panel.row("double[7]")).to_contain_text("75% pages", timeout=PATIENCE)
+    notebook.run(2)
+    expect(panel.row("double").locator(".nbf-says")).to_have_text("30", timeout=PATIENCE)
+    panel.row("double[7]").click()
+    expect(panel.detail.locator(".nbf-shows")).to_have_text("14")
+    panel.tab("Log").click()
+    expect(panel.detail.locator(".nbf-log pre").first).to_have_text("item 7")
+    expect(panel.detail.frame_locator("iframe").locator("b")).to_have_text("bold 7")
+    panel.view("Log").click()
+    expect(panel.root.locator(".nbf-all-logs")).to_contain_text("item 29", timeout=PATIENCE)
+    assert notebook.errors == []

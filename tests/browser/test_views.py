@@ -72,6 +72,23 @@ def test_a_group_is_one_line_with_its_bar_and_opens_to_its_steps(page) -> None:
     assert panel.rows.count() > 10
 
 
+def test_a_map_shows_its_details_when_chosen_and_its_items_when_its_arrow_is(page) -> None:
+    whole = row(0, "embed", "running", counts={"finished": 3, "failed": 1}, total=40, open=False)
+    whole["key"] = ["map", "embed", 1, None]
+    item = {**row(1, "embed", "failed", ended=NOW, level=2), "key": ["map", "embed", 1, "k1"]}
+    answers = rows_answer([{**whole, "open": True}, item])
+    panel = shown(page, state([whole], head=head(total=1)), details={"0": detail(whole)}, answers=answers)
+    expect(panel.rows.first).to_contain_text("3/40")
+    panel.rows.first.locator(".nbf-words").click()
+    page.clock.run_for(100)
+    expect(panel.detail.locator(".nbf-about .nbf-name")).to_have_text("embed")
+    expect(panel.rows).to_have_count(1)
+    panel.rows.first.locator(".nbf-name svg").click()
+    page.clock.run_for(200)
+    assert sent(page, "rows")[-1]["open"] == [["map", "embed"]]
+    expect(panel.rows.nth(1)).to_contain_text("embed[k1]")
+
+
 def test_the_list_is_filtered_by_text_state_and_type(page) -> None:
     rows = [row(0, "load", "finished", ended=NOW), row(1, "embed", "failed", ended=NOW)]
     panel = shown(page, state(rows), answers=rows_answer([row(0, "embed", "failed", ended=NOW)]))

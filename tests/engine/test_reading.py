@@ -89,3 +89,42 @@ def test_retry_now_of_one_step_leaves_the_others_waiting(lab):
     eventually(lambda: instance.step("b").status is StepState.FINISHED)
     assert sorted(tried) == ["a", "b", "b"]
     assert instance.step("a").status is StepState.RETRYING
+
+
+def test_a_map_is_one_line_with_its_items_below_it_when_opened_or_asked_for_by_state(lab):
+    def body(item):
+        print("saw", item)
+        if item == "bad":
+            raise ValueError(item)
+        return item.upper()
+
+    async def run(event, step):
+        await step.do("first", lambda: 1)
+        await step.map("shout", body, [f"k{n}" for n in range(40)] + ["bad"], retries=0, return_exceptions=True)
+        await step.do("last", lambda: 2)
+
+    instance = lab.run(run)
+    folded = reading.lines(instance, everything)
+    assert [line.name for line, _ in folded.lines] == ["first", "shout", "last"]
+    assert (folded.lines[1][0].items.done, folded.lines[1][0].items.failed) == (40, 1)
+    opened = frozenset({(StepType.MAP, "shout")})
+    page = reading.lines(instance, lambda total: (30, 60), opened)
+    assert (page.total, page.start) == (44, 30)
+    assert [line.key.key for line, inside in page.lines if inside] == [str(n) for n in range(28, 41)]
+    assert page.lines[-1][0].name == "last"
+    top = reading.lines(instance, lambda total: (0, 4), opened)
+    assert [(line.name, inside) for line, inside in top.lines] == [
+        ("first", False),
+        ("shout", False),
+        ("shout", True),
+        ("shout", True),
+    ]
+    failed = reading.lines(instance, everything, wanted=lambda step: step.state is StepState.FAILED, state=StepState.FAILED)
+    assert [line.key.key for line, _ in failed.lines] == ["40"]
+    item = reading.step_of(instance, failed.lines[0][0].key)
+    assert (item.error.type, item.attempts) == ("ValueError", 1)
+    assert reading.step_of(instance, page.lines[0][0].key).output == "K28"
+    assert reading.step_of(instance, StepKey(StepType.MAP, "shout", 1, "none")) is None
+    assert item.logs == "saw bad\n"
+    assert ("shout[40]", "saw bad\n") in [(str(key), one.text) for key, one in reading.log_of_all(instance)]
+    assert len(reading.log_of_all(instance)) == 41

@@ -318,6 +318,9 @@ test("a group says how many are done, how fast and how long still", () => {
   const group = row({ counts: { finished: 812, running: 4, failed: 2 }, total: 4096, rate: 14.2, state: "running" });
   assert.deepEqual(panel.groupWords(group), { count: "812/4,096", note: "2 failed · 14.2/s · about 3m51s left" });
   assert.deepEqual(panel.groupWords(row({ counts: { finished: 30 }, total: 30, replayed: 30 })), { count: "30", note: "30 from history" });
+  const map = row({ key: ["map", "embed", 1, null], counts: { finished: 3 }, total: null, rate: 2 });
+  assert.deepEqual(panel.groupWords(map), { count: "3 so far", note: "2.0/s" });
+  assert.deepEqual(panel.groupShares(map), []);
   const shares = panel.groupShares(group);
   assert.deepEqual(shares.map(({ tone }) => tone), ["done", "failed", "running"]);
   assert.ok(shares.reduce((sum, { share }) => sum + share, 0) <= 1);
@@ -382,6 +385,8 @@ test("text of a terminal loses its colours and what was overwritten", () => {
 test("code for a cell is Python whatever the names hold", () => {
   const state = { id: "a'b", workflow: "Ingest" };
   assert.equal(panel.codeFor(state, ["do", "load", 2, null]), 'nbflow.current_engine().get("a\'b", "Ingest").step("load", 2).output');
+  const item = panel.codeFor(state, ["map", "embed", 1, "k"]);
+  assert.match(item, /^next\(item for item in .*\.items\("embed"\)\[1\] if item\.key\.key == "k"\)\.output$/);
   assert.match(panel.codeFor(state, ["do", '"); import os\n#é', 1, null]), /step\("\\"\); import os\\n#\\u00e9"\)/);
 });
 

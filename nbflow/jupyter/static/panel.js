@@ -51,7 +51,7 @@
  * @property {[number, number | null, string][]} [tries] started, ended, state of each attempt, where there were several
  * @property {[number, number | null, string]} [progress] done, total, note
  * @property {Record<string, number>} [counts] of a group: how many stand where
- * @property {number} [total] of a group
+ * @property {number | null} [total] of a group; null where nobody knows yet
  * @property {number} [rate] of a group: steps a second
  * @property {boolean} [open] of a group: its steps follow
  */
@@ -735,9 +735,10 @@ export function freshness(link, now) {
  * @returns {{tone: string, share: number}[]}
  */
 export function groupShares(row) {
-  const { counts = {}, total = 0 } = row;
-  const replayed = Math.min(Number(row.replayed ?? 0), counts.finished ?? 0);
-  const of = (/** @type {number | undefined} */ count) => (count ?? 0) / Math.max(1, total);
+  const { counts = {}, total } = row;
+  if (!total) return []; // of how many nobody knows yet
+  const replayed = row.key[2] ? 0 : Math.min(Number(row.replayed ?? 0), counts.finished ?? 0);
+  const of = (/** @type {number | undefined} */ count) => (count ?? 0) / total;
   return [
     { tone: "replayed", share: of(replayed) },
     { tone: "done", share: of((counts.finished ?? 0) - replayed) },
@@ -754,8 +755,10 @@ export function groupShares(row) {
  * @returns {{count: string, note: string}}
  */
 export function groupWords(row) {
-  const { counts = {}, total = 0, rate } = row;
+  const { counts = {}, rate } = row;
+  const total = row.total ?? 0;
   const done = counts.finished ?? 0;
+  if (row.total === null) return { count: `${thousands(done)} so far`, note: [counts.failed ? `${thousands(counts.failed)} failed` : "", rate ? pace(rate) : ""].filter(Boolean).join(" · ") };
   const parts = [];
   const counted = (/** @type {number | undefined} */ n, /** @type {string} */ what) => n && parts.push(`${thousands(n)} ${what}`);
   counted(counts.failed, "failed");
@@ -765,7 +768,7 @@ export function groupWords(row) {
   if (rate) parts.push(pace(rate));
   const open = total - done - (counts.failed ?? 0) - (counts.cancelled ?? 0);
   if (rate && open > 0) parts.push(`about ${duration((open / rate) * 1000)} left`);
-  if (!rate && row.replayed) parts.push(`${thousands(Number(row.replayed))} from history`);
+  if (!rate && row.replayed) parts.push(row.replayed === true ? "from history" : `${thousands(row.replayed)} from history`);
   return { count: done === total ? thousands(total) : `${thousands(done)}/${thousands(total)}`, note: parts.join(" · ") };
 }
 
@@ -930,8 +933,10 @@ export function sizeWords(bytes) {
  * @param {StepKey} key
  */
 export function codeFor(state, [, name, count, item]) {
-  const step = item === null || item === undefined ? `.step(${python(name)}${count > 1 ? `, ${count}` : ""})` : `.step(${python(name)}, key=${python(item)})`;
-  return `nbflow.current_engine().get(${python(state.id)}, ${python(state.workflow)})${step}.output`;
+  const instance = `nbflow.current_engine().get(${python(state.id)}, ${python(state.workflow)})`;
+  if (item === null || item === undefined) return `${instance}.step(${python(name)}${count > 1 ? `, ${count}` : ""}).output`;
+  const items = `${instance}.items(${python(name)}${count > 1 ? `, count=${count}` : ""})[1]`;
+  return `next(item for item in ${items} if item.key.key == ${python(item)}).output`;
 }
 
 /** @param {string} text as a Python literal, which JSON's escapes are */
@@ -1570,7 +1575,7 @@ class RestartMenu {
    * @param {Row | null} row
    */
   select(row) {
-    this.row = row && !row.counts && row.key[0] !== "rollback" ? row : null;
+    this.row = row && row.key[2] && row.key[3] === null && row.key[0] !== "rollback" ? row : null;
     if (!this.strip.root.hidden) this.choose(this.row ? "step" : this.since === "step" ? "start" : this.since);
   }
 
@@ -2078,7 +2083,8 @@ class StepList {
       const known = this.known.get(found[0])?.row;
       if (target.closest(".nbf-retry") && known) {
         click(this.panel, found[1].retry, { type: "retry", key: known.key });
-      } else this.select(found[0]);
+      } else if (known?.counts && target.closest("svg")) this.toggle(known);
+      else this.select(found[0]);
     });
     /** @type {ReturnType<typeof setTimeout> | undefined} */
     let typing;
@@ -2175,7 +2181,7 @@ class StepList {
     else if (event.key === "ArrowLeft" && row) this.leave(row);
     else if (event.key === "Enter" || event.key === " ") {
       this.select(this.active);
-      if (event.key === "Enter" && row && !row.counts) this.onOpen();
+      if (event.key === "Enter" && row && (!row.counts || row.key[2])) this.onOpen();
     } else if (event.key === "Escape") this.unselect();
     else return;
     event.preventDefault();
@@ -2218,7 +2224,7 @@ class StepList {
     if (!found) return;
     this.active = index;
     this.following = false;
-    if (found.row.counts) {
+    if (found.row.counts && !found.row.key[2]) {
       this.toggle(found.row);
       return;
     }
@@ -2339,7 +2345,7 @@ class StepList {
     parts.root.dataset.state = row.state;
     parts.root.dataset.group = String(Boolean(row.counts));
     setIcon(parts.twist, row.open ? "down" : "right");
-    const name = row.counts ? row.key[1] : stepName(row.key);
+    const name = row.counts && !row.key[2] ? row.key[1] : stepName(row.key);
     setText(parts.name, name);
     setAttribute(parts.title, "title", name);
     const told = progressWords(row.progress);
@@ -2660,7 +2666,7 @@ class StepDetail {
     const told = progressWords(this.row.progress);
     setText(this.words, [text, told?.text, stepTime(this.row, now)].filter(Boolean).join(" · "));
     show(this.retry, this.row.state === "retrying");
-    show(this.again, this.row.key[0] !== "rollback");
+    show(this.again, this.row.key[0] !== "rollback" && this.row.key[3] === null);
     const unheard = this.panel.unheard();
     if (!this.retry.dataset.sending) setReason(this.retry, unheard);
     setReason(this.again, unheard || controls(this.panel.state().head).restart);
