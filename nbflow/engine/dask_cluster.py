@@ -14,11 +14,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from nbflow import ids
-from nbflow.clock import pause
+from nbflow.clock import SystemClock, pause
 from nbflow.engine.desk import Desk
 from nbflow.engine.refusals import without_nbflow
 from nbflow.engine.remote import CALL, differences, versions
-from nbflow.engine.remote_attempt import RemoteAttempt
+from nbflow.engine.remote_attempt import LOSSES, RemoteAttempt
 from nbflow.errors import UsageError
 from nbflow.values.nodes import type_name
 
@@ -29,6 +29,7 @@ log = logging.getLogger("nbflow")
 
 LIMIT = 5.0  # seconds for one answer of the scheduler or a worker
 FAST = 1 << 16  # bytes of a reply that are read on the client's loop; larger ones in a thread
+RETURN = 60.0  # seconds that a scheduler has to come back
 LOOK_EVERY = 1.0  # seconds between two looks at the cluster while attempts wait
 
 
@@ -74,6 +75,7 @@ class DaskWorkers:
         self._futures: dict[str, Any] = {}
         self._checked: set[str] = set()
         self._looking = self._closed = self._waits = False
+        self._in_doubt = True
 
     @property
     def wire(self) -> tuple[str, str]:
@@ -127,7 +129,7 @@ class DaskWorkers:
                 warnings.filterwarnings("ignore", "Sending large graph")  # arguments are the user's to choose
                 future = client.submit(eval, CALL, {"request": request}, key=attempt.key, pure=False, retries=0)
         except _Unreachable as error:
-            attempt.lost(str(error))
+            attempt.lost(str(error), LOSSES + 1)  # it was waited for: more attempts would not help
             return
         except BaseException as error:  # noqa: BLE001 - whatever the user's objects raise when they are pickled
             attempt.refused(error)
@@ -140,38 +142,54 @@ class DaskWorkers:
         self._look_soon()
 
     def _ready(self) -> Any:
-        """A client whose scheduler answers and whose workers fit."""
+        """A client whose scheduler answers and whose workers fit.
+
+        Raises:
+            _Unreachable: the scheduler has not answered for RETURN seconds.
+            UsageError: a worker has no nbflow, or other versions.
+        """
         client = self._client
-        waited = 0.0
-        while client is not None and client.status == "connecting" and waited < LIMIT:
-            pause(0.05)
-            waited += 0.05
-        if client is None or client.status != "running":
-            client = self._renew()
-        if self._topic not in client._event_handlers:  # noqa: SLF001 - asking the scheduler would take a round trip
+        if self._in_doubt or client is None or client.status != "running":
+            client = self._found_again()
             client.subscribe_topic(self._topic, self._heard)
+            self._checked.clear()
             self._check_workers(client)
+            self._in_doubt = False
         return client
 
-    def _renew(self) -> Any:
-        """A client in the place of one that has lost its scheduler."""
+    def _found_again(self) -> Any:
+        """Wait for the scheduler: a client of the user's connects again by itself, in the place of a closed one comes ours."""
+        monotonic = SystemClock().monotonic
+        until = monotonic() + RETURN
+        why = ""
+        while not self._closed:
+            client = self._client
+            if client is not None and client.status == "running" and self._ask(client.scheduler.ncores, None) is not None:
+                return client
+            if client is None or client.status == "closed":
+                try:
+                    self._renew()
+                    continue
+                except Exception as error:  # noqa: BLE001 - no route, no answer, a scheduler that is half up
+                    why = f" ({type_name(type(error))})"
+            if monotonic() > until:
+                break
+            pause(0.2)
+        msg = (
+            f"the scheduler at {self._address} does not answer{why}: start it again there, or give another cluster, "
+            f"engine.executors[{self.name!r}] = nbflow.dask_executor(client), and resume the instance"
+        )
+        raise _Unreachable(msg)
+
+    def _renew(self) -> None:
+        """Make a client in the place of one that has lost its scheduler."""
         from distributed import Client
 
-        old = self._client
-        security = getattr(old, "security", None)
-        try:
-            made = Client(self._address, timeout=LIMIT, set_as_default=False, security=security)
-        except Exception as error:
-            msg = (
-                f"the scheduler at {self._address} does not answer ({type_name(type(error))}): start it again there, or give "
-                f"another cluster: engine.executors[{self.name!r}] = nbflow.dask_executor(client)"
-            )
-            raise _Unreachable(msg) from error
+        security = getattr(self._client, "security", None)
+        made = Client(self._address, timeout=LIMIT, set_as_default=False, security=security)
         if self._made is not None:
             self._made.close(timeout=1)
         self._client = self._made = made
-        self._checked.clear()
-        return made
 
     def _check_workers(self, client: Any) -> None:
         """Hold the workers' versions against ours before anything is sent: an error now, where later it would be a riddle.
@@ -230,6 +248,8 @@ class DaskWorkers:
             self._flying.pop(attempt.key, None)
         if not mine or not attempt.wanted:
             return
+        if type(result) is tuple:  # type, error, traceback
+            result = result[1]
         if status == "finished" and len(result) > FAST:
             self._look_desk.put(partial(attempt.replied, result))
         elif status == "finished":
@@ -237,6 +257,7 @@ class DaskWorkers:
         elif status == "error":
             self._failed(attempt, result)
         else:
+            self._in_doubt = True
             attempt.lost(f"the cluster at {self._address} has let go of it: its scheduler or the client was lost")
 
     def _failed(self, attempt: RemoteAttempt, error: BaseException) -> None:

@@ -14,6 +14,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from nbflow.engine.caches import CACHED, reduced
 from nbflow.engine.own import owns_module
 from nbflow.errors import UsageError
 from nbflow.values.nodes import type_name
@@ -165,6 +166,8 @@ def _pickler() -> Any:
         def reducer_override(self, obj: Any) -> Any:
             if isinstance(obj, kinds):
                 raise _Stays(next(word for kind, word in words.items() if isinstance(obj, kind)))
+            if type(obj) is CACHED and owns_module(obj.__module__):
+                return reduced(obj)
             if type(obj) is types.CodeType:
                 make, parts = self.dispatch_table[types.CodeType](obj)
                 # cloudpickle leaves out where code came from, which tracebacks are read for
@@ -186,6 +189,8 @@ def captures(fn: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"argument {place}", value) for place, value in enumerate(fn.args, 1))
         yield from fn.keywords.items()
         fn = fn.func
+    if type(fn) is CACHED:
+        fn = fn.__wrapped__
     if not isinstance(fn, types.FunctionType):
         yield from vars(fn).items() if hasattr(fn, "__dict__") and not isinstance(fn, type | types.ModuleType) else ()
         return
@@ -250,4 +255,4 @@ def _culprit(named: dict[str, Any], error: BaseException, depth: int = 3) -> tup
     return "", None
 
 
-_FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial)
+_FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial, CACHED)

@@ -75,7 +75,7 @@ def local_client(workers: int = 2) -> Any:
     """A client of a small cluster of processes."""
     from distributed import Client, LocalCluster
 
-    cluster = LocalCluster(n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50)
+    cluster = LocalCluster(n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=":0", silence_logs=50)
     return Client(cluster, set_as_default=False)
 
 

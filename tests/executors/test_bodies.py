@@ -6,6 +6,7 @@ import enum
 import functools
 import importlib
 import logging
+import os
 import sys
 import threading
 import time
@@ -105,6 +106,36 @@ def test_a_reference_given_as_an_argument_arrives_as_its_value(bench):
         return await step.do("count", len, reference, on=bench.on)
 
     assert bench.wait(bench.start(run)).output == 500_000
+
+
+@functools.cache
+def model():
+    loads.append(1)
+    return object()
+
+
+loads = []
+
+
+def test_what_a_cached_function_gives_is_kept_in_each_worker(bench):
+    def uses(_):
+        return os.getpid(), id(model()), id(model())
+
+    async def run(event, step):
+        return [await step.do("use", uses, number, on=bench.on) for number in range(6)]
+
+    found = bench.wait(bench.start(run)).output
+    assert all(first == second for _, first, second in found)
+    assert len({(pid, first) for pid, first, _ in found}) == len({pid for pid, _, _ in found})
+
+
+@functools.lru_cache(maxsize=100)
+def fibonacci(n):
+    return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
+
+
+def test_a_cached_function_that_calls_itself_goes_along(bench):
+    assert bench.output(fibonacci, 80) == 23416728348467685
 
 
 # -- failures -----------------------------------------------------------------------------------------------------------
