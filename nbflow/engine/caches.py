@@ -30,7 +30,7 @@ def reduced(cached: Any) -> tuple[Any, ...]:
     return kept, (name, parameters["maxsize"], parameters["typed"]), cached.__wrapped__, None, None, _fill
 
 
-def kept(name: str, maxsize: int | None, typed: bool) -> Any:  # noqa: FBT001 - called by pickle
+def kept(name: str, maxsize: int | None, typed: bool) -> Any:
     """The cached function of that name in this worker."""
     with _lock:
         if name not in _there:

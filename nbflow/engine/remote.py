@@ -167,6 +167,7 @@ class Errand:
         args = tuple(arg.load() if type(arg) is ArtifactRef else arg for arg in args)
         if before or keywords:
             fn = functools.partial(fn, *before, **keywords)
+        report.wire_bars()  # what the body needs is loaded now
         value = result(bind(fn, args, self._context))
         if order.as_is:
             return self._sent_back(value, NotSerialisableError(f"a {type_name(type(value))} that cannot be pickled"))

@@ -40,6 +40,7 @@ class Report:
         self.key, self.run = key, ids.new_uid()
         self._send = send
         self._items: list[Item] = []
+        self._bars: dict[int, str] = {}
         self._size = 0
         self._dropped = 0
         self._lock = threading.Lock()
@@ -67,10 +68,16 @@ class Report:
             self._items = [item for item in self._items if item[0] != "progress"]
             self._items.append(("progress", (float(done), None if total is None else float(total), note and str(note))))
 
+    def bar(self, bar: int, text: str) -> None:
+        """Take the present state of a tqdm bar; only its last one is kept."""
+        with self._lock:
+            self._bars[bar] = text
+
     def rest(self) -> list[Item]:
         """What is not sent yet, and what was too much."""
         with self._lock:
             items, self._items = self._items, []
+            items += [("stderr", f"{text}\n") for text in self._bars.values()]
             if self._dropped:
                 items.append(("stderr", f"\n[{self._dropped:,} more characters were not kept]\n"))
             return items
@@ -209,3 +216,23 @@ def _tap() -> None:
     root = logging.getLogger()
     if _log_tap not in root.handlers:
         root.addHandler(_log_tap)
+
+
+def wire_bars() -> None:
+    """Make tqdm's bars the progress of the body that draws them, once tqdm is loaded."""
+    bar: Any = getattr(sys.modules.get("tqdm.std"), "tqdm", None)
+    if bar is None or hasattr(bar.display, "nbflow"):
+        return
+    original = bar.display
+
+    def display(self: Any, msg: str | None = None, pos: int | None = None) -> Any:
+        report = _REPORT.get()
+        if report is None:
+            return original(self, msg, pos)
+        report.bar(id(self), str(self) if msg is None else msg)
+        if not (abs(self.pos) if pos is None else pos):  # of nested bars the outermost
+            report.progress(self.n, self.total, (self.desc or "").removesuffix(": ") or None)
+        return True
+
+    display.nbflow = True  # type: ignore[attr-defined]
+    bar.display = display
