@@ -10,6 +10,7 @@ from pathlib import Path
 import duckdb
 
 from tests.bench.bare import Bare
+from tests.bench.executors import executors
 from tests.bench.load_ext import load_ext
 from tests.bench.measure import Measured, in_turns, ratios, table
 from tests.bench.resume import Resume
@@ -60,6 +61,7 @@ def report(folder: Path, rounds: int) -> Iterator[Measured]:
         20,
     )
     yield from growth(folder, rounds)
+    yield from executors(folder / "executors", min(rounds, 3))
     found = in_turns(min(rounds, 5), it=lambda: load_ext(folder))["it"]
     yield Measured("%load_ext nbflow in a new kernel", found, "ms", 250)
 
