@@ -18,6 +18,7 @@ from nbflow.core.items import Items, stream_key
 from nbflow.core.model import Kind, StepState
 from nbflow.core.rates import Bucket, Rate
 from nbflow.engine.calls import Call
+from nbflow.engine.commits import Commits
 from nbflow.engine.items import ItemBody
 from nbflow.engine.map_ends import Conclusion
 from nbflow.engine.results import Kept, Results, failed
@@ -79,7 +80,7 @@ class MapRun:
         self.running = 0
         self._ready: deque[ItemBody] = deque()
         self._bodies: set[ItemBody] = set()
-        self._unacked = 0
+        self._commits = Commits(self.engine, self._acked)
         self._failure: tuple[str, dict[str, Any], BaseException | None] | None = None
         self._bucket: Bucket | None = None
         self._rate_timer: Timer | None = None
@@ -183,7 +184,7 @@ class MapRun:
 
     def _room(self) -> bool:
         """Whether another item may begin that has to be remembered until it leaves."""
-        waiting = len(self.stream.ready) + len(self.kept) if self.stream is not None else self._unacked
+        waiting = len(self.stream.ready) + len(self.kept) if self.stream is not None else len(self._commits)
         return len(self._bodies) + waiting < self.asked.concurrency + AHEAD
 
     def _token(self) -> bool:
@@ -296,17 +297,16 @@ class MapRun:
         out = 0
         if self.stream is not None and (not is_failure or self.asked.exceptions):
             out = self.stream.passed(key, fields)
-        activation.unacked += 1
-        self._unacked += 1
-        activation.record(kind, body.key, fields, value, acked=partial(self._acked, out))
+        if activation.record(kind, body.key, fields, value) is not None:
+            activation.unacked += 1
+            self._commits.add(out)
         activation.suspects.ended(body.key)
         self.pump()
 
-    def _acked(self, out: int) -> None:
-        """The end of an item is durable."""
+    def _acked(self, ends: int, out: int) -> None:
+        """The ends of some items are durable."""
         activation = self.activation
-        activation.unacked -= 1
-        self._unacked -= 1
+        activation.unacked -= ends
         if out and self.stream is not None:
             self.stream.arrived(out)
         elif activation.unacked == 0:

@@ -78,6 +78,10 @@ class Store(Protocol):
         """
         ...
 
+    def when_durable(self, acked: Callable[[], None]) -> None:
+        """Call *acked*, as for `append`, when everything appended so far is durable; returns at once."""
+        ...
+
     def flush(self) -> None:
         """Return when everything appended so far is durable (S53); raises what kept it from that."""
         ...

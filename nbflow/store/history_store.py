@@ -161,6 +161,10 @@ class FileStore:
         """Put everything appended so far into the journal's file; see `Store.write`."""
         self._journal.write()
 
+    def when_durable(self, acked: Callable[[], None]) -> None:
+        """Acknowledge everything appended so far; see `Store.when_durable`."""
+        self._journal.append(b"", acked)
+
     def flush(self) -> None:
         """Return when everything appended so far is durable."""
         self._usable()

@@ -80,7 +80,7 @@ class Journal:
         return bool(self._queue) or self._offset > self.synced or bool(self._unwritten)
 
     def append(self, line: bytes, acked: Acked | None = None) -> None:
-        """Queue a line; without *acked* it waits for the next batch."""
+        """Queue a line; without *acked* it waits for the next batch. An empty one only asks for what is before it."""
         if self._failure is not None:
             raise self._failure
         if self._closing:
@@ -232,7 +232,8 @@ class Journal:
                 batch.append(lines.header(self._store, self.synced))
             for _ in range(count):
                 line, acked = queue.popleft()
-                batch.append(lines.framed(line))
+                if line:
+                    batch.append(lines.framed(line))
                 if acked is not None:
                     self._acks.append(acked)
             self._unwritten += b"".join(batch)

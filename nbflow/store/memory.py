@@ -115,6 +115,13 @@ class MemoryStore:
     def write(self) -> None:
         """Nothing can be lost before the process is."""
 
+    def when_durable(self, acked: Callable[[], None]) -> None:
+        """It is, at once."""
+        if self.on_acked is not None:
+            self.on_acked([acked])
+        else:
+            acked()
+
     def flush(self) -> None:
         """Nothing can be lost before the process is."""
 
