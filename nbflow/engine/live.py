@@ -58,7 +58,7 @@ class LiveInstance:
         self.leftovers = Leftovers(engine)
         self.activation: Activation | Rollback | None = None
         self.rolling_back = False
-        self.rest, self.codes = Rest(self), Codes(self)
+        self.rest, self.codes, self.slots = Rest(self), Codes(self), engine.slots
         self.waits: dict[StepKey, Wait] = {}
         self.retries: dict[StepKey, Callable[[], None]] = {}
         self.unreached: tuple[StepKey, ...] = ()
@@ -151,7 +151,7 @@ class LiveInstance:
             if recorded not in _BUSY:
                 return recorded
             activation = self.activation
-            if self.engine.slots.queued(self.created_seq):
+            if self.slots.queued(self.created_seq):
                 return Status.QUEUED
             if activation is None:
                 return status_of(self.history) if self.rest.hibernating else recorded
@@ -190,7 +190,7 @@ class LiveInstance:
         ):
             return
         assert self.workflow is not None
-        if not self.engine.slots.take(head.created_seq, self.activate):
+        if not self.slots.take(head.created_seq, self.activate):
             self.notify()
             return
         if not rolling_back and deaths.too_many(self.history):

@@ -8,13 +8,16 @@ from nbflow.core.history import StepRecord
 from nbflow.core.items import stream_key
 from nbflow.core.model import StepKey, StepState
 from nbflow.engine.outputs import is_artifact
-from nbflow.engine.results import PAGE, read_keys
+from nbflow.engine.results import read_keys
 from nbflow.engine.threads import Outcome
 from nbflow.errors import UndecodableError
 from nbflow.values import failures
 
 if TYPE_CHECKING:
     from nbflow.engine.maps import MapRun
+
+
+FEW = 1_000  # values decoded on the loop
 
 
 class Conclusion:
@@ -36,7 +39,7 @@ class Conclusion:
             self._conclude((True, total))
         elif run.stream is not None and run.stream.complete(total):
             self._conclude((True, None))
-        elif run.stream is None and record.value is None and len(run.kept) == total <= PAGE and self._light():
+        elif run.stream is None and record.value is None and len(run.kept) == total <= FEW and self._light():
             self._collected((True, list(run.results.all([str(index) for index in range(total)], run.kept))))
         else:  # nothing else is handed out before it: the order is part of the promise
             self._activation.decoding = True

@@ -69,10 +69,10 @@ class MapRun:
         self.config = asked.config
         if known is not None and known.config is not None and not self.live.code_changed:
             self.config = ResolvedConfig.from_json(known.config, asked.config)  # what was recorded keeps (S13)
-        self.context = contextvars.copy_context()
-        self.items = Items() if known is None or known.items is None else known.items
+        self.context: contextvars.Context = contextvars.copy_context()
+        self.items: Items = Items() if known is None or known.items is None else known.items
         self.results = Results(self.live, call.key, self.items)
-        self.draw = Draw(call.key.name, asked.key, self.items)
+        self.draw: Draw = Draw(call.key.name, asked.key, self.items)
         self.source: Source | None = None
         self.stream: Stream | None = None
         self.kept: dict[str, Kept] = {}

@@ -71,12 +71,19 @@ def open_instance(engine: "Engine", workflow: Workflow, instance_id: str | None,
         UsageError: a bad id, or an instance of that id has other params; nothing was done.
     """
     engine.check_open()
-    wanted = _stored(engine, {} if params is None else params)
+    wanted = stored(engine, {} if params is None else params)
     if instance_id is not None:
         names.instance_id(instance_id)
         head = next(iter(engine.store.find(instance_id, workflow.name)), None)
     else:
         head = _newest(engine, workflow, wanted)
+    return open_found(engine, workflow, instance_id, params, wanted, head, again=again)
+
+
+def open_found(
+    engine: "Engine", workflow: Workflow, instance_id: str | None, params: Any, wanted: bytes, head: Head | None, *, again: bool
+) -> Opened:
+    """The same, where what is recorded of it is known: *head*, or None where there is none; *wanted* is params as stored."""
     if head is not None and not _same_params(engine, head, params, wanted):
         raise UsageError(_differs(engine, head, params))
     if head is not None and head.status in FINISHED and head.status is not Status.ERRORED:
@@ -126,13 +133,14 @@ def _differs(engine: "Engine", head: Head, params: Any) -> str:
     )
 
 
-def _stored(engine: "Engine", value: Any) -> bytes:
+def stored(engine: "Engine", value: Any) -> bytes:
+    """Params as they are compared."""
     return codec.encode(value, None, allow_pickle=engine.allow_pickle, with_preview=False).data
 
 
 def _equal(engine: "Engine", a: Any, b: Any) -> bool:
     try:
-        return codec.equal(_stored(engine, a), _stored(engine, b))
+        return codec.equal(stored(engine, a), stored(engine, b))
     except TypeError:
         return False
 

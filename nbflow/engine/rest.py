@@ -29,19 +29,19 @@ class Rest:
         live = self._live
         if live.status() is not Status.WAITING:
             return
-        self._engine.slots.release(live.created_seq)
+        live.slots.release(live.created_seq)
         due = [step.due_at.timestamp() for step in live.history.open_steps() if step.due_at is not None]
         self._engine.waiting.add(live, min(due, default=float("inf")))
 
     def may_work(self, then: Callable[[], None]) -> bool:
         """Whether it has a slot to go on; where not, *then* is called when it has."""
         self._engine.waiting.remove(self._live.created_seq)
-        return self._engine.slots.take(self._live.created_seq, then)
+        return self._live.slots.take(self._live.created_seq, then)
 
     def ended(self) -> None:
         """Nothing of it works or waits any more."""
         self._engine.waiting.remove(self._live.created_seq)
-        self._engine.slots.forget(self._live.created_seq)
+        self._live.slots.forget(self._live.created_seq)
 
     def hibernate(self) -> None:
         """Drop `run`, if nothing but the engine can make it go on."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from nbflow.engine.live import LiveInstance
     from nbflow.values.artifacts import ArtifactFolder
 
-PAGE = 1_000
+PAGE = 5_000
 
 Kept = bytes | dict[str, Any]
 """What an item ended with: its encoded value, or what `failed` keeps of its error."""

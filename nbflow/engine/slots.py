@@ -16,8 +16,13 @@ class Slots:
 
     def __init__(self, limit: int | None) -> None:
         self._limit = limit
+        self._groups: dict[str, Slots] = {}
         self._held: set[int] = set()
         self._queue: collections.deque[tuple[int, Callable[[], None]]] = collections.deque()
+
+    def group(self, name: str, limit: int) -> "Slots":
+        """The slots of a group of instances: its own where the engine has no limit for all."""
+        return self._groups.setdefault(name, Slots(limit)) if self._limit is None else self
 
     def take(self, created_seq: int, then: Callable[[], None]) -> bool:
         """Whether that instance may work now; where not, *then* is called when it may."""

@@ -15,7 +15,8 @@ from nbflow.core.items import stream_key
 from nbflow.core.model import Kind
 from nbflow.engine.calls import Call
 from nbflow.engine.outputs import is_artifact
-from nbflow.engine.results import PAGE, Kept
+from nbflow.engine.results import Kept
+from nbflow.engine.sources import AT_ONCE
 from nbflow.engine.threads import Outcome
 from nbflow.errors import UndecodableError
 
@@ -76,7 +77,7 @@ class Stream:
 
     def catch_up(self) -> None:
         """Let out what ended in earlier activations."""
-        room = PAGE - len(self._out) - len(self.ready)
+        room = AT_ONCE - len(self._out) - len(self.ready)
         fields: dict[str, Any] = {"order": self.run.call.order}
         if room <= 0 or not (out := self.passed(None, fields, at_most=room)):
             return
@@ -118,7 +119,7 @@ class Stream:
         if kept is None:
             kept = self.run.kept.pop(key, None)
         if kept is None:
-            wanted = [each for each in islice(self._ahead(), PAGE // 2) if each not in self.run.kept]
+            wanted = [each for each in islice(self._ahead(), 2 * AT_ONCE) if each not in self.run.kept]
             self._in_thread(partial(self._read, wanted))
         elif not isinstance(kept, dict) and is_artifact(kept):
             self._in_thread(partial(self._decode, key, kept))

@@ -243,7 +243,6 @@ CELL_OPTIONS: dict[str, Takes] = {
     AWAITED: Takes.NOTHING,
 }
 CELL_ALIASES = {"-p": "--params", "-w": "--wait"}
-LATER = ("--each",)
 _ALONE = ("--define", "--schedule")
 
 
@@ -254,6 +253,7 @@ class CellLine:
     Attributes:
         params: source text of the expression.
         schedule: source text of the expression that gives the cron line.
+        each: source text of the expression that gives the params of many instances.
         bind: the variable to bind the instance to.
         at_most: seconds, of the duration after `--wait`.
         awaited: the cell awaits the magic's answer.
@@ -267,16 +267,13 @@ class CellLine:
     again: bool = False
     define: bool = False
     schedule: str | None = None
+    each: str | None = None
     awaited: bool = False
 
 
 def parse_cell_line(line: str) -> CellLine:
     """Read the line of a `%%workflow` cell; UsageError for anything that could be meant otherwise."""
     given = split(line, CELL_OPTIONS, CELL_ALIASES, magic="%%workflow")
-    for name in LATER:
-        if name in given:
-            message = f"{name} comes in a later version of nbflow; nothing was done"
-            raise UsageError(message)
     options = given.options
     if len(given.words) > 1:
         message = f"one ID is expected, not {' '.join(map(repr, given.words))}; options begin with --"
@@ -295,6 +292,11 @@ def parse_cell_line(line: str) -> CellLine:
     at_most = options.get("--wait")
     if (params := options.get("--params")) is not None:
         compile_params(params)
+    if (each := options.get("--each")) is not None:
+        compile_params(each)
+        if params is not None:
+            message = "--each gives the params of each instance and --params those of one; leave one out"
+            raise UsageError(message)
     return CellLine(
         instance_id=given.words[0] if given.words else options.get("--id"),
         params=params,
@@ -304,6 +306,7 @@ def parse_cell_line(line: str) -> CellLine:
         again="--again" in given,
         define="--define" in given,
         schedule=schedule,
+        each=each,
         awaited=AWAITED in given,
     )
 

@@ -14,18 +14,21 @@ from nbflow.engine import current
 from nbflow.errors import NbflowError, UsageError
 from nbflow.jupyter.cell import parse_cell, run_cell
 from nbflow.jupyter.command_line import CommandLine, line_help
-from nbflow.jupyter.line import compile_params, parse_cell_line
+from nbflow.jupyter.each import Group
+from nbflow.jupyter.line import CellLine, compile_params, parse_cell_line
 from nbflow.jupyter.waiting import Wait, stopped
 
 if TYPE_CHECKING:
     from nbflow.engine.engine import Engine
     from nbflow.engine.instance import WorkflowInstance
+    from nbflow.engine.instances import Instances
+    from nbflow.engine.registry import Workflow
     from nbflow.jupyter.display import Display
     from nbflow.jupyter.extension import NBFlow
 
 CELL_HELP = """Run the workflow that this cell defines, or go on with it where it stopped.
 
-%%workflow [ID] [-p/--params EXPR] [--as VAR] [-w/--wait [DURATION]] [--again | --define] [--schedule CRON]
+%%workflow [ID] [-p/--params EXPR] [--as VAR] [-w/--wait [DURATION]] [--again | --define] [--schedule CRON] [--each EXPR]
 
 Running the cell twice never does the work twice: an instance that runs is shown, one whose kernel died is resumed, one that
 errored goes on at its failed step, a finished one is shown.
@@ -36,6 +39,7 @@ ID, --id ID          the instance; without it the newest of this workflow with t
 -w, --wait [DURATION]  hold the cell until the instance is finished, at most DURATION ("5m", "2 hours")
 --again              a finished instance does not satisfy this cell: make a new one
 --define             only register the class
+--each EXPR          one instance for each params of this iterable; run again, only new ones start
 --schedule CRON      register it and make an instance at each match ("0 6 * * *", UTC) while this kernel is alive
 
 The cell may hold helpers beside its one class. %workflow lists the commands for running instances.
@@ -174,6 +178,8 @@ class WorkflowMagics:
         if asked.define:
             print(f"registered workflow {workflow.name!r}")  # noqa: T201
             return None
+        if asked.each is not None:
+            return self._each(engine, workflow, asked)
         opened = engine.open(workflow, asked.instance_id, params, again=asked.again)
         if (stays := engine.schedules.line(workflow.name)) is not None:
             print(f"{stays}; %workflow unschedule {workflow.name} removes it")  # noqa: T201
@@ -202,6 +208,34 @@ class WorkflowMagics:
         finally:
             self._try_display(display.finish, opened.line)
         return self.as_value(instance)
+
+    def _each(self, engine: "Engine", workflow: "Workflow", asked: CellLine) -> Any:
+        """Run the cell for each params; its value is the table of all instances."""
+        from nbflow.engine.each import open_each
+
+        assert asked.each is not None
+        every = self.evaluate(asked.each, "--each")
+        each = open_each(engine, workflow, asked.instance_id, every, again=asked.again)
+        if asked.bind is not None:
+            self.shell.user_ns[asked.bind] = each.instances
+        if not self.settings.stable_output:
+            print(each.line)  # noqa: T201
+        group = Group(asked.instance_id or workflow.name, each.instances)
+        try:
+            each.start()
+        except KeyboardInterrupt:
+            raise stopped(group) from None
+        if not (asked.wait or self.headless):
+            return each.instances
+        wait = Wait(engine, group, at_most=asked.at_most)
+        if asked.awaited:
+            return self._hold_all(wait, each.instances)
+        wait.block()
+        return each.instances
+
+    async def _hold_all(self, wait: Wait, instances: "Instances") -> "Instances":
+        await wait.hold()
+        return instances
 
     async def _hold(
         self, wait: Wait, display: "Display | _Line", instance: "WorkflowInstance", line: str

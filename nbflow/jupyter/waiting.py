@@ -11,6 +11,7 @@ from nbflow.clock import pause as clock_pause
 if TYPE_CHECKING:
     from nbflow.engine.engine import Engine
     from nbflow.engine.instance import WorkflowInstance
+    from nbflow.jupyter.each import Group
 
 HELLO_WITHIN = 3.0
 """Seconds in which a panel that a person looks at says hello (second.md: 0.05 to 0.73 measured)."""
@@ -23,7 +24,7 @@ class Wait:
     def __init__(
         self,
         engine: "Engine",
-        instance: "WorkflowInstance",
+        instance: "WorkflowInstance | Group",
         *,
         at_most: float | None = None,
         hello: Callable[[], bool] | None = None,
@@ -78,7 +79,7 @@ class Wait:
             raise stopped(self._instance) from None
 
 
-def stopped(instance: "WorkflowInstance") -> KeyboardInterrupt:
+def stopped(instance: "WorkflowInstance | Group") -> KeyboardInterrupt:
     """What an interrupted cell says, in one line: the cell ends, the instance does not."""
     error = KeyboardInterrupt(f"stopped waiting for {instance.id!r}; it keeps running")
     text = f"KeyboardInterrupt: {error}"

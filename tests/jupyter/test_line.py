@@ -123,7 +123,7 @@ def test_wait_takes_a_duration_where_one_follows(text, instance_id, at_most):
         ("--define --again", "--define only registers"),
         ("--schedule 0 * * * *", "is not one Python expression"),
         ("--schedule '0 * * * *' --wait", "starts no instance of its own; leave out --wait"),
-        ("--each range(3)", "comes in a later version"),
+        ("--each range(3) -p 1", "leave one out"),
         ("'a", "never closed"),
         ("'a'b", "put a space between"),
     ],

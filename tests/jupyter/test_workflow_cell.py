@@ -325,7 +325,7 @@ GOOD = "class Good(WorkflowEntrypoint):\n" + RUN
         ("%%workflow --params {'a' 1}\n" + GOOD, "not one Python expression"),
         ("%%workflow --params unknown_name\n" + GOOD, "NameError: name 'unknown_name' is not defined"),
         ("%%workflow x1 --params {'f': open}\n" + GOOD, "NotSerialisableError"),
-        ("%%workflow --each range(3)\n" + GOOD, "--each comes in a later version"),
+        ("%%workflow --each range(3) --params 3\n" + GOOD, "--each gives the params of each instance"),
         ("%%workflow --schedule 'often'\n" + GOOD, "cannot be read"),
         ("%%workflow --wait soon later\n" + GOOD, "UsageError"),
         ("%%workflow\nclass Good(WorkflowEntrypoint:\n" + RUN, "SyntaxError"),

@@ -1,0 +1,91 @@
+"""`%%workflow --each`: one instance for each params of an iterable, known by them, so many at work at once (API.md §6)."""
+
+import os
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from nbflow.core import names
+from nbflow.engine.instances import Instances
+from nbflow.engine.opening import Opened, What, open_found, stored
+from nbflow.errors import NotSerialisableError, UsageError
+from nbflow.values import codec
+
+if TYPE_CHECKING:
+    from nbflow.engine.engine import Engine
+    from nbflow.engine.registry import Workflow
+
+_SAID: dict[What, str] = {
+    "created": "new",
+    "attached": "going on",
+    "resumed": "resumed",
+    "adopted": "paused",
+    "elsewhere": "in other kernels",
+    "retried": "retried",
+    "finished": "finished before",
+}
+
+
+class Each:
+    """What a cell with `--each` got.
+
+    Attributes:
+        instances: one for each params, equal ones once, in order.
+        line: what happened to them, in the one line that the cell says.
+    """
+
+    def __init__(self, engine: "Engine", workflow: "Workflow", prefix: str, opened: list[Opened]) -> None:
+        self._opened = opened
+        self.instances = Instances(one.instance for one in opened)
+        counts = Counter(one.what for one in opened)
+        told = ", ".join(f"{counts[what]:,} {word}" for what, word in _SAID.items() if counts[what])
+        self.line = f"{prefix}: {len(opened):,} instance{'' if len(opened) == 1 else 's'}" + (f" ({told})" if told else "")
+        slots = engine.slots.group(f"{workflow.name}/{prefix}", os.cpu_count() or 1)
+        for one in opened:
+            live = engine.live.get(one.instance.created_seq)
+            if live is not None and live.activation is None:
+                live.slots = slots
+
+    def start(self) -> None:
+        """Let them run, as many at once as there are processors; whatever was to be recorded is durable already."""
+        for one in self._opened:
+            one.start()
+
+
+def open_each(engine: "Engine", workflow: "Workflow", prefix: str | None, every: Any, *, again: bool) -> Each:
+    """Take or make the instance of each params; nothing of a new one runs before `Each.start`.
+
+    Raises:
+        UsageError: not an iterable of params, or params that cannot be stored; nothing was done.
+    """
+    engine.check_open()
+    prefix = workflow.name if prefix is None else prefix
+    wanted: dict[str, tuple[Any, bytes]] = {}
+    for number, params in enumerate(_all_of(every)):
+        try:
+            data = stored(engine, params)
+        except NotSerialisableError as error:
+            msg = f"--each: params {number} cannot be stored: {error}; nothing was done"
+            raise UsageError(msg) from error
+        wanted.setdefault(names.instance_id(f"{prefix}-{codec.canonical(data)[:10]}"), (params, data))
+    heads = {head.instance_id: head for head in engine.store.heads(workflow.name, limit=None)}
+    opened = [
+        open_found(engine, workflow, instance_id, params, data, heads.get(instance_id), again=again)
+        for instance_id, (params, data) in wanted.items()
+    ]
+    return Each(engine, workflow, prefix, opened)
+
+
+def _all_of(every: Any) -> Iterable[Any]:
+    cls = type(every)
+    library = cls.__module__.partition(".")[0]
+    if cls.__name__ == "DuckDBPyRelation":
+        return every.to_dicts()  # type: ignore[no-any-return]
+    if isinstance(every, str | bytes | dict) or not hasattr(cls, "__iter__"):
+        msg = f"--each is a {cls.__name__}; give an iterable of params, such as a list of dicts. Nothing was done"
+        raise UsageError(msg)
+    ways = {"pandas": 'frame.to_dict("records")', "polars": "frame.to_dicts()", "pyarrow": "table.to_pylist()"}
+    if library in ways and hasattr(every, "columns"):
+        msg = f"--each is a {cls.__name__}, whose items are its columns; give {ways[library]}. Nothing was done"
+        raise UsageError(msg)
+    return every  # type: ignore[no-any-return]
