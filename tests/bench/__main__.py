@@ -9,9 +9,11 @@ from pathlib import Path
 
 import duckdb
 
+from nbflow import Engine
 from tests.bench.bare import Bare
 from tests.bench.executors import executors
 from tests.bench.load_ext import load_ext
+from tests.bench.maps import FEW, ITEMS, Maps
 from tests.bench.measure import Measured, in_turns, ratios, table
 from tests.bench.resume import Resume
 from tests.bench.steps import Steps, steps_in
@@ -39,6 +41,15 @@ def throughput(steps: Steps, rounds: int) -> Iterator[Measured]:
     yield Measured("one instance, gather of 1,000", found["gather"], "/s", 12_000, at_least=True)
 
 
+def maps(folder: Path, rounds: int) -> Iterator[Measured]:
+    with Engine(folder / "history.duckdb", notebook="bench.ipynb") as engine:
+        measures = Maps(engine)
+        few = in_turns(min(rounds, 5), it=measures.items)["it"]
+        yield Measured(f"step.map, {FEW:,} trivial items at concurrency 4", few, "/s", 12_000, at_least=True)
+        yield Measured(f"the same, {ITEMS:,} items", [measures.items(ITEMS)], "/s", 12_000, at_least=True)
+        yield Measured(f"memory that streaming {ITEMS:,} items adds after the first tenth", [measures.growth()], " MB", 20)
+
+
 def growth(folder: Path, rounds: int) -> Iterator[Measured]:
     with steps_in(folder / "full") as full, steps_in(folder / "empty") as empty:
         entries = full.fill(ENTRIES)
@@ -53,6 +64,8 @@ def report(folder: Path, rounds: int) -> Iterator[Measured]:
         yield from step_costs(steps, bare, rounds)
         yield from throughput(steps, min(rounds, 7))
     bare.close()
+    (folder / "maps").mkdir()
+    yield from maps(folder / "maps", rounds)
     resume = Resume(folder / "resume")
     yield Measured(
         "resume 1,000 finished steps up to the first new body",
