@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from nbflow.core.model import Status, StepState
-from nbflow.store.views import InstanceView, StepView, stale_text
+from nbflow.store.views import InstanceView, ItemCounts, StepView, stale_text
 
 # Signs that common fonts have: where they are shown is not known here (the panel draws its own).
 STATUS = {
@@ -66,6 +66,8 @@ def progress_text(view: InstanceView) -> str:
 def step_text(step: StepView) -> str:
     """Say where a step stands: "attempt 2 of 6", "from history", "waiting for 'approval'"."""
     word = STEP[step.status][1]
+    if step.items is not None:
+        return f"{items_text(step.items)} {word}" if step.status is not StepState.FINISHED else items_text(step.items)
     if step.status is StepState.WAITING:
         return f"waiting for {step.event_type!r}"
     if step.status is StepState.FINISHED and step.from_history:
@@ -74,6 +76,13 @@ def step_text(step: StepView) -> str:
     if attempt > 1 or step.status in (StepState.RETRYING, StepState.FAILED):
         return f"{word}, attempt {attempt}" + (f" of {step.limit}" if step.limit else "") if attempt else word
     return word
+
+
+def items_text(items: ItemCounts) -> str:
+    """Say how far a map is: "812/4,096", "812/4,096, 3 failed"."""
+    total = "" if items.total is None else f"/{items.total:,}"
+    failed = f", {items.failed:,} failed" if items.failed else ""
+    return f"{items.done:,}{total}{failed}"
 
 
 def duration_text(seconds: float) -> str:
