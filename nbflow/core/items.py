@@ -57,6 +57,7 @@ class Items:
         ends: when the last ones ended.
         handed: how many values a stream has handed on; of keyed items which, by slot.
         order_at_end: the highest order in the instance when the map ended: what is above it started later.
+        order_at_failure: the same when its first item failed for good, None where none has.
     """
 
     def __init__(self) -> None:
@@ -68,6 +69,7 @@ class Items:
         self.handed = 0
         self.handed_slots = array("l")
         self.order_at_end = 0
+        self.order_at_failure: int | None = None
         self._waiting = 0
         self._slots: dict[str, int] | None = None
         self._keys: list[str] = []
@@ -109,6 +111,11 @@ class Items:
     def discarded(self, key: str) -> bool:
         """Whether it has finished and its value was not kept."""
         return self._of(key) == _DISCARDED
+
+    @property
+    def order_seen(self) -> int:
+        """The highest order of what cannot have seen its failed items: a stream hands them on before the map ends."""
+        return self.order_at_end if not self.handed or self.order_at_failure is None else self.order_at_failure
 
     def hash(self, key: str) -> str:
         """The fingerprint of the item as it was when it ended, empty where there is none (S57)."""
@@ -291,7 +298,7 @@ class Items:
         for slot, state in enumerate(self._states):
             if state == _FAILED:
                 self._states[slot] = _UNKNOWN
-        self.failed = 0
+        self.failed, self.order_at_failure = 0, None
 
     def drop(self, key: str) -> None:
         """That item runs again."""

@@ -23,8 +23,11 @@ def apply_item(history: "History", entry: Entry) -> None:
     items = step.items
     assert items is not None
     step.changed_at = entry.recorded_at
+    failed = items.failed
     if out := items.apply(entry):
         history.delivered += [stream_key(step.key)] * out
+    if items.failed > failed and items.order_at_failure is None:
+        items.order_at_failure = history.last_order
     if not step.ended:
         step.state, step.due_at = items.doing()
 

@@ -110,7 +110,7 @@ def retried_from(history: History, *, items: bool = False) -> dict[str, Any]:
     """
     maps = with_failed_items(history, ended_well=items)
     body: dict[str, Any] = {"maps": [map_name(step.key) for step in maps]} if maps else {}
-    after = [step.items.order_at_end + 1 for step in maps if step.items and step.state is StepState.FINISHED]
+    after = [step.items.order_seen + 1 for step in maps if step.items and step.state is StepState.FINISHED]
     undone = earliest_undone(history)
     below = min(after if undone is None else [undone, *after], default=None)
     return body if below is None else body | {"keep_below": below}

@@ -14,7 +14,7 @@ def kept_by_restart(history: History, wanted: Any, instance_id: str) -> dict[str
     step = history.steps.get(StepKey(StepType.MAP, name, count))
     items = None if step is None else step.items
     if key is not None and step is not None and items is not None and items.state(key) is not None:
-        after = items.order_at_end if step.ended else history.last_order
+        after = step.order if items.handed else items.order_at_end if step.ended else history.last_order
         return {"keep_below": after + 1, "item": [name, count, key]}
     return {"keep_below": find_step(history, wanted, instance_id).order}
 

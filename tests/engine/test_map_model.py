@@ -120,7 +120,7 @@ def until_it_rests(lab: Lab, instance: Any) -> Any:
     return instance
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(plans)
 def test_every_item_runs_to_one_recorded_end_whatever_dies(plan):
     world = World()
