@@ -171,12 +171,8 @@ class WorkflowMagics:
         engine = self.engine()
         # A cell says what happened to its own instance first; the others of this workflow go on at `opened.start()`.
         workflow = engine.register(cls, source=parsed.source, resume=asked.define or cron is not None)
-        if cron is not None:
-            engine.schedules.set(workflow, cron, None, catch_up=True)
-            print(engine.schedules.line(workflow.name))  # noqa: T201
-            return None
-        if asked.define:
-            print(f"registered workflow {workflow.name!r}")  # noqa: T201
+        if cron is not None or asked.define:
+            self._only_registered(engine, workflow, cron)
             return None
         if asked.each is not None:
             return self._each(engine, workflow, asked)
@@ -208,6 +204,14 @@ class WorkflowMagics:
         finally:
             self._try_display(display.finish, opened.line)
         return self.as_value(instance)
+
+    def _only_registered(self, engine: "Engine", workflow: "Workflow", cron: Any) -> None:
+        """Say what a cell without an instance of its own has done."""
+        if cron is not None:
+            engine.schedules.set(workflow, cron, None, catch_up=True)
+            print(engine.schedules.line(workflow.name))  # noqa: T201
+        else:
+            print(f"registered workflow {workflow.name!r}")  # noqa: T201
 
     def _each(self, engine: "Engine", workflow: "Workflow", asked: CellLine) -> Any:
         """Run the cell for each params; its value is the table of all instances."""
