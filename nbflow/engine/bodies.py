@@ -237,7 +237,7 @@ class Body(OnExecutors):
 
     def _leave_behind(self, limit: str) -> None:
         if self._job is not None:
-            self.live.leftovers.add(self._job, self.key.name)
+            self.live.leftovers.add(self._job, str(self.key))
         if self._task is not None:
             self.engine.loop.keep(self._task)
         where = "its thread" if self._task is None else "the workflow loop"
@@ -385,7 +385,7 @@ class Body(OnExecutors):
         if self._task is not None:
             self._task.cancel()
         if self._job is not None:
-            self.live.leftovers.add(self._job, self.key.name)
+            self.live.leftovers.add(self._job, str(self.key))
         if self._away is not None:
             self._away.leave()
         self.scope.on_quiet()

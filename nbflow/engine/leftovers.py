@@ -28,6 +28,11 @@ class Leftovers:
         if self._engine.threads.abandon(job, lambda: self._ended(job)):
             self._running[job] = step
 
+    @property
+    def steps(self) -> frozenset[str]:
+        """The steps whose bodies these are."""
+        return frozenset(dict(self._running).values())
+
     def after_them(self, instance: str, then: Callable[[], None]) -> None:
         """Call *then* when all have ended, after 10 s at the latest: two may overlap then, which this says."""
         if not self._running:

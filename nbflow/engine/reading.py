@@ -45,7 +45,10 @@ def lines(
             shown += [(item, inside) for item in items]
         else:
             shown.append((line, inside))
-    return Page(len(found), start, shown)
+    live = inst.engine.live.get(inst.created_seq)
+    return (
+        Page(len(found), start, shown) if live is None else Page(len(found), start, shown, live.unreached, live.leftovers.steps)
+    )
 
 
 def step_of(inst: "WorkflowInstance", key: StepKey) -> StepView | None:

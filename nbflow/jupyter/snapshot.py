@@ -13,7 +13,7 @@ from typing import Any
 from nbflow.core.log import Progress
 from nbflow.core.model import Status, StepKey, StepState
 from nbflow.jupyter import words
-from nbflow.store.outline import GroupView, Line, Name, Page
+from nbflow.store.outline import GroupView, Name, Page
 from nbflow.store.views import AttemptView, InstanceView, ItemCounts, StepView
 
 STATE_BYTES = 20_000
@@ -111,7 +111,7 @@ def state_json(view: InstanceView, page: Page, *, engine: str, seq: int, now: da
         state["waits"].append(item)
     items: list[dict[str, Any]] = []
     for index in range(len(page.lines) - 1, -1, -1):
-        item = line_json(page.start + index, *page.lines[index])
+        item = line_json(page, index)
         if (room := room - size(item) - 2) < 0:
             break
         items.append(item)
@@ -140,10 +140,15 @@ def key_json(key: StepKey) -> list[Any]:
     return [key.type.value, plain(key.name), key.count, plain(key.key)]
 
 
-def line_json(index: int, line: Line, inside: bool, opened: Collection[Name] = ()) -> dict[str, Any]:
+def line_json(page: Page, place: int, opened: Collection[Name] = ()) -> dict[str, Any]:
     """One line of the list, a step, a map with its counts, or a group of steps."""
+    index, (line, inside) = page.start + place, page.lines[place]
     if not isinstance(line, GroupView):
         row = row_json(index, line)
+        if line.key in page.unreached:
+            row["unreached"] = True
+        if str(line.key) in page.abandoned:
+            row["abandoned"] = True
         if line.items is not None:
             row |= {**_counts_json(line.items), "open": (line.key.type, line.name) in opened}
         return {**row, "level": 2} if inside else row

@@ -5,12 +5,12 @@ Made from the fold itself, without a view of each step: ten thousand of them cos
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from nbflow.core.history import History, StepRecord
-from nbflow.core.model import StepState, StepType
+from nbflow.core.model import StepKey, StepState, StepType
 from nbflow.store.views import StepView
 
 FOLDED = 20
@@ -69,11 +69,15 @@ class Page:
         total: lines in all.
         start: the place of the first.
         lines: each with whether it stands inside a group.
+        unreached: steps that are recorded and that the present code does not reach.
+        abandoned: names of steps whose body still runs in its thread, though nobody waits for it any more (S26).
     """
 
     total: int
     start: int
     lines: list[tuple[Line, bool]]
+    unreached: Collection[StepKey] = ()
+    abandoned: Collection[str] = ()
 
 
 class Outline:
@@ -92,6 +96,12 @@ class Outline:
         if lines:
             self._parts.append((line, inside))
             self._ends.append(len(self) + lines)
+
+    def add_all(self, steps: list[StepRecord]) -> None:
+        """Append the steps of an opened group."""
+        begin = len(self)
+        self._parts += [(step, True) for step in steps]
+        self._ends += range(begin + 1, begin + len(steps) + 1)
 
     def between(self, start: int, stop: int) -> list[tuple[Found, bool]]:
         """The lines start…stop, each with whether it stands inside a group."""
@@ -125,24 +135,35 @@ def outline(
             if state is not None and step.items is not None:
                 lines.add(_items(step, state), inside=True)
         return lines
-    counts = Counter((step.key.type, step.key.name) for step in ordered if step.items is None)
-    folded = {name for name, count in counts.items() if count > FOLDED}
-    members: dict[Name, list[StepRecord]] = {name: [] for name in folded}
+    folded = _folded(ordered)
+    members: dict[str, list[tuple[StepType, list[StepRecord]]]] = {}
     for step in ordered:
-        name = (step.key.type, step.key.name)
-        if name in folded and step.items is None:
-            members[name].append(step)
-    for step in ordered:
-        name = (step.key.type, step.key.name)
-        if name not in folded or step.items is not None:
+        key = step.key
+        if step.items is not None:
             lines.add(step)
-            if step.items is not None and name in opened:
+            if (key.type, key.name) in opened:
                 lines.add(_items(step), inside=True)
-        elif step is members[name][0]:
-            lines.add(_group(name, members[name], history, now, opened=name in opened))
-            for member in members[name] if name in opened else ():
-                lines.add(member, inside=True)
+        elif key.type not in folded.get(key.name, ()):
+            lines.add(step)
+        else:
+            same = next((some for kind, some in members.setdefault(key.name, []) if kind is key.type), None)
+            if same is None:
+                same = [one for one in ordered if one.key.name == key.name and one.key.type is key.type and one.items is None]
+                members[key.name].append((key.type, same))
+                lines.add(_group((key.type, key.name), same, history, now, opened=(key.type, key.name) in opened))
+                if (key.type, key.name) in opened:
+                    lines.add_all(same)
     return lines
+
+
+def _folded(steps: list[StepRecord]) -> dict[str, list[StepType]]:
+    """Of each name, the types of which there are more than fit a list. Names are counted first: hashing an enum is slow."""
+    many = {name for name, count in Counter([step.key.name for step in steps]).items() if count > FOLDED}
+    found: dict[str, list[StepType]] = {}
+    for name in many:
+        counts = Counter([step.key.type for step in steps if step.key.name == name and step.items is None])
+        found[name] = [kind for kind, count in counts.items() if count > FOLDED]
+    return found
 
 
 def _items(step: StepRecord, state: StepState | None = None) -> ItemRange:
@@ -171,7 +192,7 @@ def _group(name: Name, steps: list[StepRecord], history: History, now: datetime,
         order=steps[0].order,
         total=len(steps),
         states=dict(states),
-        from_history=sum(step.key in history.replayed for step in steps),
+        from_history=sum(step.key in history.replayed for step in steps) if history.replayed else 0,
         started_at=started,
         ended_at=None if is_open else max((step.ended_at for step in steps if step.ended_at is not None), default=None),
         rate=rate,

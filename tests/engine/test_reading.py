@@ -1,6 +1,8 @@
 """What a panel reads of an instance: lines of steps, the last of all logs, what a restart would do."""
 
 import asyncio
+import threading
+from dataclasses import replace
 
 import pytest
 
@@ -8,6 +10,7 @@ from nbflow.core.model import StepKey, StepState, StepType
 from nbflow.engine import log as logs
 from nbflow.engine import reading
 from nbflow.errors import NotFoundError
+from nbflow.jupyter import snapshot
 from tests.engine.conftest import eventually
 
 
@@ -128,3 +131,35 @@ def test_a_map_is_one_line_with_its_items_below_it_when_opened_or_asked_for_by_s
     assert item.logs == "saw bad\n"
     assert ("shout[40]", "saw bad\n") in [(str(key), one.text) for key, one in reading.log_of_all(instance)]
     assert len(reading.log_of_all(instance)) == 41
+
+
+def test_a_body_that_nobody_waits_for_is_told_as_long_as_it_runs(lab):
+    begun, go = threading.Event(), threading.Event()
+
+    def body():
+        begun.set()
+        go.wait(10)
+
+    async def run(event, step):
+        await step.do("slow", body, timeout=0.05, retries={"limit": 1, "delay": "1 hour"})
+
+    instance = lab.start(run)
+    assert begun.wait(5)
+    lab.advance("1 second")
+    eventually(lambda: instance.view().retrying == 1)
+    page = reading.lines(instance, everything)
+    assert set(page.abandoned) == {"slow"}
+    assert snapshot.line_json(page, 0)["abandoned"]
+    go.set()
+    eventually(lambda: not reading.lines(instance, everything).abandoned)
+
+
+def test_what_the_present_code_does_not_reach_is_told_in_its_row(lab):
+    async def run(event, step):
+        await step.do("kept", lambda: 1)
+
+    instance = lab.run(run)
+    page = reading.lines(instance, everything)
+    marked = replace(page, unreached=[page.lines[0][0].key])
+    assert "unreached" not in snapshot.line_json(page, 0)
+    assert snapshot.line_json(marked, 0)["unreached"]

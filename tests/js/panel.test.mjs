@@ -71,6 +71,10 @@ test("a row says attempts, deadlines and history in words", () => {
   assert.equal(text({ state: "finished", ended: NOW, stale: true, replayed: true }), "code changed");
   assert.equal(text({ state: "finished", ended: NOW, attempt: 2, limit: 6 }), "done · attempt 2 of 6");
   assert.equal(text({ state: "failed", attempt: 6, limit: 6 }), "failed after 6 attempts");
+  assert.equal(text({ state: "finished", unreached: true }), "not reached by the present code");
+  assert.equal(text({ state: "failed", attempt: 2, abandoned: true }), "failed after 2 attempts · still running in its thread");
+  const undone = (state, more = {}) => text({ key: ["rollback", "load", 1, null], state, ...more });
+  assert.deepEqual(["running", "finished", "failed"].map((state) => undone(state)), ["rolling back", "rolled back", "rollback failed"]);
 });
 
 test("elapsed counts from absolute times and stops at the end", () => {

@@ -53,6 +53,8 @@
  * @property {Record<string, number>} [counts] of a group: how many stand where
  * @property {number | null} [total] of a group; null where nobody knows yet
  * @property {number} [rate] of a group: steps a second
+ * @property {boolean} [abandoned] a body of it that nobody waits for still runs
+ * @property {boolean} [unreached] recorded, and the present code does not call it
  * @property {boolean} [open] of a group: its steps follow
  */
 /** @typedef {{name: string, count: number, event: string, prompt: string, due: number | null, since: number, schema: any}} Wait */
@@ -85,6 +87,9 @@ const SPOKEN_MS = 2000;
 const REFRESH_MS = 500;
 
 // ---------------------------------------------------------------------------------------------------------------- words
+
+/** What the states of a rollback handler are called. @type {Record<string, string>} */
+const ROLLBACK = { running: "rolling back", finished: "rolled back", failed: "rollback failed" };
 
 const FINISHED = ["complete", "errored", "terminated"];
 
@@ -185,10 +190,22 @@ export function elapsed(head, now) {
  * @returns {{icon: string, tone: string, text: string}}
  */
 export function stepWords(row, now) {
+  const said = ownWords(row, now);
+  return row.abandoned && row.state !== "finished" ? { icon: "interrupted", tone: "orange", text: `${said.text} · still running in its thread` } : said;
+}
+
+/**
+ * @param {Row} row
+ * @param {number} now
+ * @returns {{icon: string, tone: string, text: string}}
+ */
+function ownWords(row, now) {
   const { icon, word, tone } = STEP[row.state] ?? { icon: "queued", word: row.state, tone: "muted" };
   const attempt = row.attempt ?? 0;
   const tries = attempt > 1 || row.state === "retrying" ? `attempt ${attempt}${row.limit ? ` of ${row.limit}` : ""}` : "";
   const left = row.due ? duration(row.due - now, true) : "";
+  if (row.key[0] === "rollback" && ROLLBACK[row.state]) return { icon: "rolling", tone, text: [ROLLBACK[row.state], tries].filter(Boolean).join(" · ") };
+  if (row.unreached) return { icon: "replayed", tone: "muted", text: "not reached by the present code" };
   switch (row.state) {
     case "finished":
       if (row.stale) return { icon: "replayed", tone: "amber", text: "code changed" };
