@@ -68,6 +68,8 @@ def head_json(view: InstanceView) -> dict[str, Any]:
         "replayed": view.from_history,
         "unreached": len(view.unreached),
         "stale": view.stale,
+        "failed_items": view.failed_items,
+        "rollback": view.rollback,
         "same": view.code_same,
         "sleeping": sleeping,
         "interrupted": None if view.interrupted is None else words.first_line(view.interrupted, 120),

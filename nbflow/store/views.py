@@ -196,6 +196,7 @@ class InstanceView:
         held: what holds the workflow loop now, so that nothing of this instance goes on (S55).
         stale_steps: finished steps whose code or arguments are known to have changed, in order (S57).
         code_same: whether the registered workflow's source is the one that ran last; None where none is registered here.
+        rollback: how undoing its steps ended, "complete" or "failed"; None where nothing was undone (S48).
         failed_items: items of maps that failed for good, even where the instance is complete (S61).
     """
 
@@ -231,6 +232,7 @@ class InstanceView:
     code_same: bool | None = None
 
     failed_items: int = 0
+    rollback: str | None = None
 
     @property
     def stale(self) -> int:
@@ -343,4 +345,5 @@ def instance_view(
         version=history.version,
         held=held,
         failed_items=failed_items(history),
+        rollback=None if head.rollback is None else head.rollback[0],
     )

@@ -140,3 +140,26 @@ class Stale(WorkflowEntrypoint):
     expect(panel.row("load")).to_contain_text("[1,2,3]", timeout=PATIENCE)
     expect(panel.row("load")).to_contain_text("done")
     expect(panel.row("count").locator(".nbf-note")).to_contain_text("3")
+
+
+def test_terminate_and_roll_back_undoes_and_says_so(open_notebook) -> None:
+    code = """\
+%%workflow undone
+class Undone(WorkflowEntrypoint):
+    async def run(self, event, step):
+        await step.do("book", lambda: "a seat", rollback=lambda output: print("cancelled", output))
+        await step.wait_for_event("pay", "paid")
+"""
+    notebook = open_notebook(IMPORTS, code)
+    notebook.run_to_end(0)
+    notebook.run_to_end(1)
+    panel = notebook.panel(1)
+    panel.await_live()
+    panel.await_word("Waiting for you")
+    panel.button("Stop").click()
+    panel.button("Terminate and roll back").click()
+    panel.await_word("Terminated")
+    expect(panel.row("undo book")).to_contain_text("rolled back", timeout=PATIENCE)
+    expect(panel.root.locator(".nbf-counts")).to_contain_text("rolled back")
+    panel.view("Log").click()
+    expect(panel.root.locator(".nbf-all-logs")).to_contain_text("cancelled a seat", timeout=PATIENCE)

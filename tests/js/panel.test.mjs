@@ -97,6 +97,9 @@ test("the progress line says only what there is", () => {
     "12/34 steps", "2 retrying", "1 waiting", "7 from history", "30/min", "about 44s left",
   ]);
   assert.deepEqual(panel.progress(head({ done: 1, total: 1 }), null), ["1 step"]);
+  const undone = { status: "errored", done: 1, total: 2, failed: 1, failed_items: 2 };
+  assert.deepEqual(panel.progress(head({ ...undone, rollback: "complete" }), null), ["1/2 steps", "1 failed", "2 items failed", "rolled back"]);
+  assert.equal(panel.progress(head({ ...undone, rollback: "failed" }), null).at(-1), "rollback failed");
   assert.deepEqual(panel.progress(head({ status: "complete", done: 34, failed: 0 }), 3), ["34 steps"]);
   assert.deepEqual(panel.progress(head({ unreached: 2 }), null).at(-1), "2 not reached by the present code");
 });

@@ -26,6 +26,8 @@
  * @property {number} replayed
  * @property {number} unreached
  * @property {number} [stale]
+ * @property {number} [failed_items] of maps
+ * @property {string | null} [rollback] how it ended
  * @property {boolean | null} [same] whether the cell's code is the one that ran last
  * @property {[string, string, number | null] | null} sleeping
  * @property {string | null} interrupted
@@ -258,6 +260,8 @@ export function progress(head, rate) {
   ];
   const counted = (/** @type {number} */ n, /** @type {string} */ what) => n > 0 && parts.push(`${thousands(n)} ${what}`);
   counted(head.failed, "failed");
+  counted(head.failed_items ?? 0, head.failed_items === 1 ? "item failed" : "items failed");
+  if (finished && head.rollback) parts.push(head.rollback === "complete" ? "rolled back" : `rollback ${head.rollback}`);
   if (!finished) {
     counted(head.retrying, "retrying");
     counted(head.waiting, "waiting");
