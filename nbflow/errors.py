@@ -73,7 +73,7 @@ class WaitTimeoutError(NbflowError, TimeoutError):
 
 
 class StepInterruptedError(NbflowError):
-    """The kernel died too often while these steps ran (S27)."""
+    """The kernel, or the worker of an executor, died too often while these steps ran (S27)."""
 
 
 class InstanceFailedError(NbflowError):

@@ -10,6 +10,7 @@ import importlib.util
 import logging
 import threading
 import warnings
+from collections.abc import Collection
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,11 @@ LOOK_EVERY = 1.0  # seconds between two looks at the cluster while attempts wait
 
 
 class DaskCluster:
-    """What `dask_executor` gives: a client, or the address to make one for."""
+    """What `dask_executor` gives: a client, or the address to make one for.
+
+    Attributes:
+        n: threads of its workers, when they were last counted: how many bodies run at once.
+    """
 
     def __init__(self, client: Any, *, results: str | None = None) -> None:
         if isinstance(client, str):
@@ -47,6 +52,7 @@ class DaskCluster:
                 raise UsageError("dask_executor() got an asynchronous client: give Client(…) without asynchronous=True")
             self.client, self.address = client, client.scheduler.address
         self.results = results
+        self.n = 0 if self.client is None else _threads(self.client)
 
     def face(self, name: str, _engine: "Engine") -> "DaskWorkers":
         """As an engine knows it."""
@@ -54,6 +60,14 @@ class DaskCluster:
 
     def __repr__(self) -> str:
         return f"dask_executor({self.address!r})"
+
+
+def _threads(client: Any) -> int:
+    try:
+        return sum(client.sync(client.scheduler.ncores, callback_timeout=LIMIT).values())
+    except Exception as error:  # noqa: BLE001 - one that does not answer now may do so later
+        log.debug("the cluster at %s does not say its size: %s", client.scheduler.address, error)
+        return 0
 
 
 class _Unreachable(Exception):  # noqa: N818 - turned into a loss
@@ -65,6 +79,7 @@ class DaskWorkers:
 
     def __init__(self, given: DaskCluster, name: str) -> None:
         self.name, self.url, self.blind = name, given.results, False
+        self._given = given
         self._client: Any = given.client
         self._address = given.address
         self._made: Any = None  # a client of ours, in place of one that was lost
@@ -197,7 +212,9 @@ class DaskWorkers:
         Raises:
             UsageError: a worker has no nbflow, or other versions.
         """
-        addresses = [address for address in self._ask(client.scheduler.ncores, {}) if address not in self._checked]
+        workers = self._ask(client.scheduler.ncores, {})
+        self._given.n = sum(workers.values())
+        addresses = [address for address in workers if address not in self._checked]
         ours = versions()
         for address in addresses:
             found = self._ask(client._run, {}, importlib.util.find_spec, "nbflow", workers=[address])  # noqa: SLF001
@@ -265,7 +282,9 @@ class DaskWorkers:
         if name == "KilledWorker":
             times = getattr(error, "allowed_failures", 0) + 1
             tried = "" if times == 1 else f", after {times} tries of the cluster"
-            attempt.lost(f"its worker {error.args[1].address} died{tried}", max(1, times - attempt.body.losses))
+            # One that never said that it ran may only have been queued where another one killed the worker.
+            count = max(1, times - attempt.body.losses) if attempt.ran else 1
+            attempt.lost(f"its worker {error.args[1].address} died{tried}", count)
         elif isinstance(error, ImportError):
             attempt.refused(without_nbflow(self.name, error))
         else:
@@ -303,7 +322,7 @@ class DaskWorkers:
             for key in (key for keys in assigned.values() for key in keys):
                 if key in waiting:
                     waiting[key].begun()
-            self._say_waiting(len(waiting), bool(assigned))
+            self._say_waiting(waiting.values(), has_workers=bool(assigned))
 
     def _all_lost(self, flying: dict[str, RemoteAttempt]) -> None:
         with self._lock:
@@ -313,9 +332,14 @@ class DaskWorkers:
         for attempt in flying.values():
             attempt.lost(f"the client of the cluster at {self._address} was closed")
 
-    def _say_waiting(self, number: int, has_workers: bool) -> None:
-        if not has_workers and not self._waits:
-            log.warning("executor %r: %d bodies wait for workers; the cluster at %s has none", self.name, number, self._address)
-        elif has_workers and self._waits:
-            log.warning("executor %r: workers have come", self.name)
+    def _say_waiting(self, attempts: Collection[RemoteAttempt], *, has_workers: bool) -> None:
+        if has_workers != self._waits:
+            return
         self._waits = not has_workers
+        if has_workers:
+            text = f"executor {self.name!r}: workers have come"
+        else:
+            text = f"executor {self.name!r}: {len(attempts)} bodies wait for workers; the cluster at {self._address} has none"
+        log.warning("%s", text)
+        for attempt in attempts:
+            attempt.note(text)

@@ -133,6 +133,15 @@ class RemoteAttempt:
         if message["items"]:
             self._post(self._show, [tuple(item) for item in message["items"]])
 
+    @property
+    def ran(self) -> bool:
+        """Whether its worker has said that the body runs."""
+        return bool(self._run)
+
+    def note(self, text: str) -> None:
+        """Put a line of our own into the step's log."""
+        self._post(self._show, [("note", text)])
+
     def replied(self, data: bytes) -> None:
         """The worker's reply has come."""
         try:

@@ -52,6 +52,7 @@ class Comparison:
 
     def __init__(self, folder: Path, count: int, bare: concurrent.futures.Executor, ours: Any) -> None:
         self.count, self._bare = count, bare
+        folder.mkdir(parents=True)
         self._engine = Engine(folder / "history.duckdb", notebook="bench")
         self._engine.executors["there"] = ours
         self._one_by_one, self._gathered = self._engine.register(OneByOne), self._engine.register(Gathered)

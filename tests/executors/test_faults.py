@@ -135,6 +135,21 @@ def test_a_frozen_worker_is_left_when_the_step_times_out(kind, shared):
             close_client(client)
 
 
+def test_items_of_a_map_go_on_when_a_worker_is_killed(mortal, tmp_path):
+    died = str(tmp_path / "died")
+
+    def item(number, ctx):
+        if number == 3:
+            dies_once(died)
+        return number * 2, ctx.key, ctx.index
+
+    async def run(event, step):
+        return await step.map("items", item, range(8), on="x", concurrency=2, retries=2)
+
+    instance = mortal.wait(mortal.start(run))
+    assert instance.output == [(number * 2, str(number), number) for number in range(8)]
+
+
 # -- what a worker has --------------------------------------------------------------------------------------------------
 
 
@@ -193,6 +208,7 @@ def test_a_cluster_without_workers_is_said_and_the_time_in_its_queue_does_not_co
 
             instance = bench.start(run)
             eventually(lambda: "wait for workers" in caplog.text, "it is said that there are none")
+            assert "wait for workers" in instance.step("it").logs
             time.sleep(2.5)
             assert not instance.is_finished()
             client.cluster.scale(1)
@@ -444,6 +460,23 @@ def test_results_take_the_way_of_the_users_url_where_workers_do_not_see_the_stor
     with bench.engine:
         assert len(bench.output(large)) == 500_000
         assert list((tmp_path / "results").iterdir()) == []  # fetched and removed
+
+
+@pytest.mark.parametrize("kind", ["processes", "dask"])
+def test_workers_that_do_not_see_the_store_get_values_and_send_theirs(kind, shared, monkeypatch):
+    bench = Bench(kind, shared.executor(kind))
+    monkeypatch.setattr(bench.engine.executors, "root", lambda: ("/nowhere", "another place"))
+
+    async def run(event, step):
+        reference = await step.do("make", lambda: ["x"] * 500_000, on="x", lazy=True)
+        return await step.do("count", len, reference, on="x"), await step.do("again", len, reference, on="x")
+
+    with bench.engine:
+        instance = bench.wait(bench.start(run))
+        assert instance.output == [500_000, 500_000] or instance.output == (500_000, 500_000)
+        assert bench.engine.executors.place("x").blind
+        folder = bench.engine.store.artifacts / "Flow" / instance.id
+        assert [path.suffix for path in folder.iterdir()] == [".json"]
 
 
 def test_executors_are_checked_when_they_are_given():
