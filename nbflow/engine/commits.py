@@ -17,34 +17,32 @@ class Commits:
 
     Args:
         engine: whose store it is.
-        durable: told how many ends are durable now, and how many values of a stream may go out with them.
+        durable: told how many ends are durable now.
     """
 
-    def __init__(self, engine: "Engine", durable: Callable[[int, int], None]) -> None:
+    def __init__(self, engine: "Engine", durable: Callable[[int], None]) -> None:
         self._engine, self._durable = engine, durable
-        self._ends = self._out = self._asked = 0
+        self._ends = self._asked = 0
 
     def __len__(self) -> int:
         return self._ends + self._asked
 
-    def add(self, out: int) -> None:
+    def add(self) -> None:
         """One more is recorded."""
         self._ends += 1
-        self._out += out
         if not self._asked and self._ends == 1:  # else it goes with those before it
             self._ask()
 
     def _ask(self) -> None:
-        self._asked, ends, out = self._ends, self._ends, self._out
-        self._ends = self._out = 0
+        self._asked, ends, self._ends = self._ends, self._ends, 0
         try:
-            self._engine.store.when_durable(partial(self._are_durable, ends, out))
+            self._engine.store.when_durable(partial(self._are_durable, ends))
         except StoreError as error:
             self._engine.broke(error)
 
-    def _are_durable(self, ends: int, out: int) -> None:
+    def _are_durable(self, ends: int) -> None:
         self._asked = 0
         if self._ends:
             loop = self._engine.loop
             loop.call_later(GAP, self._ask, context=loop.uncounted)
-        self._durable(ends, out)
+        self._durable(ends)

@@ -297,13 +297,16 @@ class MapRun:
         out = 0
         if self.stream is not None and (not is_failure or self.asked.exceptions):
             out = self.stream.passed(key, fields)
-        if activation.record(kind, body.key, fields, value) is not None:
+        # What goes out is acknowledged for itself, in the order of the entries, as all results are (S20).
+        acked = partial(self._acked, 1, out) if out else None
+        if activation.record(kind, body.key, fields, value, acked=acked) is not None:
             activation.unacked += 1
-            self._commits.add(out)
+            if acked is None:
+                self._commits.add()
         activation.suspects.ended(body.key)
         self.pump()
 
-    def _acked(self, ends: int, out: int) -> None:
+    def _acked(self, ends: int, out: int = 0) -> None:
         """The ends of some items are durable."""
         activation = self.activation
         activation.unacked -= ends
