@@ -1,7 +1,7 @@
 """Random programs on the real engine go the same way again, in whole and in part (S20, S21).
 
 A program is a tree of sequences, gathers, races with and without cancelled losers, TaskGroups, semaphores and
-`as_completed` over tasks; its leaves are steps whose async bodies take random short real times, some of them failing. Each is
+`as_completed` over tasks; its leaves are steps, maps and streams of maps whose async bodies take random short real times, some of them failing. Each is
 run live; then its entries are given to a new engine, all of them or cut at a random place.
 `NBFLOW_PROGRAMS` says how many programs are tried.
 """
@@ -9,6 +9,7 @@ run live; then its entries are given to a new engine, all of them or cut at a ra
 import asyncio
 import os
 import random
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -20,6 +21,8 @@ PROGRAMS = int(os.environ.get("NBFLOW_PROGRAMS", "300"))
 BATCH = 25
 
 Program = tuple[str, Any]
+LEAVES = ("do", "fail", "map", "stream")
+ITEMS = 3
 
 
 class Expected(Exception):
@@ -27,9 +30,23 @@ class Expected(Exception):
 
 
 def random_program(chance: random.Random, depth: int = 0) -> Program:
-    nodes = ("do", "do", "do", "fail", "seq", "gather", "race", "race and cancel", "group", "semaphore", "completed")
-    kind = chance.choice(nodes if depth < 3 else ("do", "do", "do", "fail"))
-    if kind in ("do", "fail"):
+    nodes = (
+        "do",
+        "do",
+        "do",
+        "fail",
+        "map",
+        "stream",
+        "seq",
+        "gather",
+        "race",
+        "race and cancel",
+        "group",
+        "semaphore",
+        "completed",
+    )
+    kind = chance.choice(nodes if depth < 3 else ("do", "do", "do", "fail", "map", "stream"))
+    if kind in LEAVES:
         return kind, chance.choice("abcdefgh")
     return kind, [random_program(chance, depth + 1) for _ in range(chance.randint(2, 4))]
 
@@ -76,11 +93,33 @@ class Walker:
         self.trace.told.append((label, len(self.trace.calls)))
         return value
 
+    async def map(self, name: str, *, stream: bool) -> Any:
+        count = self.counts[name] = self.counts.get(name, 0) + 1
+        label = f"{name}#{count}"
+        self.trace.calls.append(label)
+        seconds = [self.chance.choice((0, 0.0005, 0.001, 0.002)) for _ in range(ITEMS)]
+
+        async def body(place: int) -> int:
+            self.trace.bodies.append(f"{label}[{place}]")
+            await asyncio.sleep(seconds[place])
+            return place
+
+        call = self.step.map(name, body, range(ITEMS), concurrency=2)
+        if stream:
+            async for place in call:
+                self.trace.told.append((f"{label}[{place}]", len(self.trace.calls)))
+        else:
+            assert await call == list(range(ITEMS))
+        self.trace.told.append((label, len(self.trace.calls)))
+        return label
+
     async def walk(self, program: Program) -> Any:
         kind, parts = program
         match kind:
             case "do" | "fail":
                 return await self.do(parts, fails=kind == "fail")
+            case "map" | "stream":
+                return await self.map(f"{kind} {parts}", stream=kind == "stream")
             case "seq":
                 return [await self.walk(part) for part in parts]
             case "gather":
@@ -135,8 +174,19 @@ def finish(lab: Lab, ids: list[str]) -> list[Any]:
 
 
 def ended_in(entries: list[Entry]) -> set[str]:
-    """Steps that ended with a value or a failure."""
-    return {f"{entry.step}#{entry.count}" for entry in entries if entry.kind in ENDS | FAILURES}
+    """Steps and items that ended with a value or a failure."""
+    ends = [entry for entry in entries if entry.kind in ENDS | FAILURES]
+    return {f"{entry.step}#{entry.count}" + (f"[{entry.key}]" if entry.key is not None else "") for entry in ends}
+
+
+def handed_in(entries: list[Entry]) -> set[str]:
+    """What those entries handed to `run`: ends, and of a stream as many values as went out."""
+    out: Counter[str] = Counter()
+    for entry in entries:
+        if entry.step is not None:
+            out[f"{entry.step}#{entry.count}"] += entry.body.get("out", 0)
+    values = {f"{label}[{place}]" for label, number in out.items() for place in range(number)}
+    return values | {label for label in ended_in(entries) if "[" not in label}
 
 
 def live_run(lab: Lab, seeds: list[int]) -> tuple[Programs, list[Any], list[Entry]]:
@@ -207,7 +257,7 @@ def test_a_program_goes_the_same_way_again_in_whole_and_in_part(lab: Lab, first:
 def compare_part(seed: int, its: list[Entry], one: Trace, two: Trace) -> None:
     finished = ended_in(its)
     # A result that lost against a cancellation of its call is recorded and handed to nobody.
-    handed = [place for place, (label, _) in enumerate(one.told) if label in finished]
+    handed = [place for place, (label, _) in enumerate(one.told) if label in handed_in(its)]
     upto = handed[-1] + 1 if handed else 0
     assert (seed, two.told[:upto]) == (seed, one.told[:upto])
     calls = one.told[upto - 1][1] if upto else 0
