@@ -243,14 +243,9 @@ class MapRun:
         anew = known.state is StepState.RETRYING  # new code is tried at once, its attempts counted anew (S58)
         begin = partial(body.begin, known.attempt + 1, anew=anew)
         if self.live.history.head.deaths >= SUSPICIOUS:
-            self.running += 1
-            self.activation.suspects.begin(body.key, partial(self._begin_suspect, begin))
+            self.activation.suspects.begin(body.key, partial(self._work, begin))  # takes no place before its turn
         else:
             self._work(begin)
-
-    def _begin_suspect(self, begin: Callable[[], None]) -> None:
-        self._take_token()
-        begin()
 
     def _work(self, begin: Callable[[], None]) -> None:
         self.running += 1
