@@ -121,7 +121,7 @@ AGAIN = {
     "03_sleeping_and_waiting": {"approval": "Expense: complete (2 steps)", "answer": "'paid 500'"},
     "04_parallel_and_children": {"fan-out": "Measure: complete (6 steps)", "book": "Book: complete (2 steps)"},
     "06_dataframes_and_sql": {"workflow": "Topics: complete (3 steps)", "join": "[('Topics', 'load', 60)]"},
-    "09_cluster_embedding": {"workflow": "EmbedShards: complete (13 steps)", "output": "{'files': 12, 'chunks': 1200}"},
+    "09_cluster_embedding": {"workflow": "EmbedShards: complete (2 steps)", "output": "{'files': 12, 'chunks': 1200}"},
     "08_approvals": {"workflow": "Release: complete (3 steps)", "refused": "answered already"},
 }
 
