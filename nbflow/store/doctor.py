@@ -17,7 +17,7 @@ from nbflow.errors import NbflowError
 from nbflow.store import contents, lease, migrate, segments
 from nbflow.store.database import NAME, Database, HeldError
 from nbflow.store.layout import Layout
-from nbflow.store.wholeness import wholeness
+from nbflow.store.wholeness import all_blocks, wholeness
 
 PATIENCE = 5.0
 _LITTLE_ROOM = 1 << 30
@@ -152,6 +152,7 @@ def _inside(layout: Layout, database: Database) -> Iterator[Finding]:
     version = migrate.check(layout.file, dict(rows("select key, value from nb.meta")).get("schema", ""))
     if version < migrate.SCHEMA:
         yield _note(f"{layout.file} has schema version {version}", "an engine brings it up to date when it opens the store")
+    all_blocks(layout, rows)
     wholeness(layout, rows)
     [(entries, instances)] = rows("select count(*), count(*) filter (kind = 'created') from nb.entries")
     yield _fine(f"{layout.file}: {entries:,} entries of {instances:,} instances, whole")

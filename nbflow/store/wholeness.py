@@ -22,18 +22,32 @@ def wholeness(layout: Layout, rows: Rows) -> None:
         "select coalesce(max(greatest(block_id, coalesce(list_max(additional_block_ids), -1))), -1) "
         "from pragma_storage_info('nb.entries')"
     )
-    expected, size = _HEADERS + (last + 1) * block, layout.file.stat().st_size
-    if size < expected:
-        msg = (
-            f"{str(layout.file)!r} was cut: it has {size:,} bytes of at least {expected:,}; restore it from a backup "
-            f"(nbflow backup). Nothing was changed"
-        )
-        raise StoreCorruptError(msg)
+    _has_blocks(layout, last + 1, block)
     last, count = rows("select coalesce(max(seq), 0), count(*) from nb.entries")[0]
     purged = int(rows("select coalesce(max(value), '0') from nb.meta where key = 'purged'")[0][0])
     if last - count != purged:
         msg = (
             f"{str(layout.file)!r} is not whole: {last:,} were recorded, {count:,} are there and {purged:,} were purged; "
             f"restore it from a backup (nbflow backup). Nothing was changed"
+        )
+        raise StoreCorruptError(msg)
+
+
+def all_blocks(layout: Layout, rows: Rows) -> None:
+    """No block that the file's header counts may be missing, those of views too; for a file that nobody is writing.
+
+    Raises:
+        StoreCorruptError: it is shorter.
+    """
+    [(block, blocks)] = rows("select block_size, total_blocks from pragma_database_size() where database_name = 'nb'")
+    _has_blocks(layout, blocks, block)
+
+
+def _has_blocks(layout: Layout, blocks: int, block: int) -> None:
+    expected, size = _HEADERS + blocks * block, layout.file.stat().st_size
+    if size < expected:
+        msg = (
+            f"{str(layout.file)!r} was cut: it has {size:,} bytes of at least {expected:,}; restore it from a backup "
+            f"(nbflow backup). Nothing was changed"
         )
         raise StoreCorruptError(msg)
