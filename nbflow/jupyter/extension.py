@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nbflow.engine.instance import WorkflowInstance
 
 _INSTANCE = "nbflow.engine.instance.WorkflowInstance"
-_SEVERAL = "nbflow.engine.instance.Instances"
+_SEVERAL = "nbflow.engine.instances.Instances"
 _ABSENT = object()
 _loaded: "Loaded | None" = None
 

@@ -36,6 +36,7 @@ def test_each_params_has_one_instance_and_only_new_ones_start_again(kernel):
     cell = EACH.format(line="--each [{'n': n} for n in (1, 2, 2, 3)] --as every --wait")
     first = kernel.run(cell, ok=True)
     assert "Squares: 3 instances (3 new)" in first.text
+    assert first.result["text/html"].count("<tr>") == 4, "one table, and its heads"
     assert kernel.evaluate("sorted(ran)") == [1, 2, 3]
     assert kernel.evaluate("[one.view().status.value for one in every]") == ["complete", "complete", "errored"]
     assert kernel.evaluate("all(one.id.startswith('Squares-') for one in every) and len({one.id for one in every})") == 3
