@@ -81,7 +81,7 @@ def test_five_thousand_fast_steps_send_little_and_end_in_what_the_history_says(o
     rate = (len(updates) - 1) / seconds
     with capsys.disabled():
         print(f"\n5,000 fast steps: {len(updates)} updates in {seconds:.1f} s, {rate:.1f}/s; the last state {size_told} bytes")
-    assert rate <= 12
+    assert rate <= 15  # ten a second are sent (tests/jupyter/test_panel.py holds it); a page may get some of them at once
     assert int(size_told) <= 20_000
 
 

@@ -37,7 +37,11 @@ def test_two_tabs_answer_at_once_and_the_second_is_told_who_was_first(waiting, c
         button.evaluate("(button) => { button.click(); }")
     waiting.panel(1).await_word("Complete")
     other.await_word("Complete")
-    told = [panel.notice.inner_text() for panel in (waiting.panel(1), other)]
+    for _ in range(100):  # the second answer may come after the news that it is complete
+        told = [panel.notice.inner_text() for panel in (waiting.panel(1), other)]
+        if any(told):
+            break
+        waiting.page.wait_for_timeout(100)
     assert sorted(bool(text) for text in told) == [False, True]
     assert re.search(r"answered by \S+@\S+ at \d{4}-", "".join(told))
     second.page.close()
