@@ -20,6 +20,8 @@ STAMP := .venv/.installed
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -n)
 # What the tests run under, such as `timeout 20m`.
 LIMIT ?=
+# Two processes, each test file in one of them; PARALLEL= for one.
+PARALLEL ?= -n 2 --dist loadfile
 # More arguments for pytest, such as ARGS="tests/core -x".
 ARGS ?= tests $(NOTEBOOKS)
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
@@ -61,7 +63,7 @@ ifneq ($(JS_TESTS),)
 endif
 
 tests: setup
-	$(LIMIT) $(BIN)/python -m pytest -p no:cacheprovider --nbval $(ARGS) </dev/null
+	$(LIMIT) $(BIN)/python -m pytest -p no:cacheprovider --nbval $(PARALLEL) $(ARGS) </dev/null
 
 test-hosts: setup
 	$(BIN)/python -m tests.hosts
