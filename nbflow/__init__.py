@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from nbflow.engine.current import current_engine, cursor, sql, workflow
     from nbflow.engine.engine import Engine
     from nbflow.engine.entrypoint import WorkflowEntrypoint
-    from nbflow.engine.executors import dask_executor, process_executor
+    from nbflow.engine.executors.named import dask_executor, process_executor
     from nbflow.engine.instance import WorkflowInstance
     from nbflow.engine.instances import Instances
     from nbflow.engine.registry import Workflow
@@ -45,7 +45,7 @@ _HOMES = {
     "nbflow.core.model": ("ErrorInfo", "InstanceStatus", "Status", "Waiting"),
     "nbflow.engine.current": ("current_engine", "cursor", "sql", "workflow"),
     "nbflow.engine.engine": ("Engine",),
-    "nbflow.engine.executors": ("dask_executor", "process_executor"),
+    "nbflow.engine.executors.named": ("dask_executor", "process_executor"),
     "nbflow.engine.entrypoint": ("WorkflowEntrypoint",),
     "nbflow.engine.instance": ("WorkflowInstance",),
     "nbflow.engine.instances": ("Instances",),

@@ -19,8 +19,8 @@ from nbflow.core.model import Kind, StepKey, StepState, StepType
 from nbflow.core.names import step_name
 from nbflow.engine.bodies import BODY
 from nbflow.engine.calls import Call, unseen, unseen_failure
+from nbflow.engine.logs.output import OUTPUT
 from nbflow.engine.loop import ACTIVATION, keep_for_ever
-from nbflow.engine.output import OUTPUT
 from nbflow.engine.outputs import failure_of, is_artifact, reference
 from nbflow.engine.scope import Scope
 from nbflow.engine.suspects import Suspects

@@ -18,8 +18,8 @@ from nbflow.core.model import Kind, StepKey, StepType
 from nbflow.engine.calls import Call
 from nbflow.engine.context import StepContext, bind, context_of, is_async
 from nbflow.engine.delays import DelayQuestion, may_retry
+from nbflow.engine.executors.bodies import HERE, OnExecutors
 from nbflow.engine.loop import ACTIVATION
-from nbflow.engine.on_executors import HERE, OnExecutors
 from nbflow.engine.outputs import body_of, encode_result, has_references, is_light, record_bytes, with_values, withheld
 from nbflow.engine.threads import Outcome, ThreadJob, call_in, outcome_of, run_alone
 from nbflow.engine.timers import Timer

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbflow.core.config import as_mapping
 from nbflow.core.model import StepKey, StepType
-from nbflow.engine.output import Output
+from nbflow.engine.logs.output import Output
 
 if TYPE_CHECKING:
     from nbflow.engine.bodies import Body

@@ -16,14 +16,14 @@ from nbflow.core.history import Head
 from nbflow.core.model import Entry, Kind, Owner, Status
 from nbflow.engine import finding, opening
 from nbflow.engine.children import Ends
-from nbflow.engine.executors import Executors
+from nbflow.engine.executors.named import Executors
 from nbflow.engine.folds import Folds
 from nbflow.engine.instance import WorkflowInstance
 from nbflow.engine.instances import Instances
 from nbflow.engine.live import LiveInstance
+from nbflow.engine.logs.output import Outputs
 from nbflow.engine.loop import LoopThread
 from nbflow.engine.news import News
-from nbflow.engine.output import Outputs
 from nbflow.engine.registry import Registry, Workflow
 from nbflow.engine.schedules import Schedules
 from nbflow.engine.slots import Slots, Waiting

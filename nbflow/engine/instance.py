@@ -15,12 +15,12 @@ from nbflow.core.history import Head, History, StepRecord
 from nbflow.core.log import LogItem
 from nbflow.core.model import FINISHED, Entry, InstanceStatus, Status, StepKey, StepState
 from nbflow.engine import control
-from nbflow.engine.codes import code_of, code_same, stale_steps
+from nbflow.engine.code.codes import code_of, code_same, stale_steps
 from nbflow.engine.current import panel_of
-from nbflow.engine.item_views import item_page, item_results
 from nbflow.engine.live import LiveInstance
-from nbflow.engine.log import Log
-from nbflow.engine.output import log_of
+from nbflow.engine.logs.log import Log
+from nbflow.engine.logs.output import log_of
+from nbflow.engine.maps.pages import item_page, item_results
 from nbflow.engine.outputs import REDACTED
 from nbflow.engine.waiting import finished_by_polling, following, wait_until
 from nbflow.errors import InstanceFailedError, InvalidStatusError, NotFoundError, UsageError
@@ -28,7 +28,7 @@ from nbflow.store.views import InstanceView, StepView, instance_view, step_view
 from nbflow.values import codec, failures
 
 if TYPE_CHECKING:
-    from nbflow.engine.changes import CodeChanges
+    from nbflow.engine.code.changes import CodeChanges
     from nbflow.engine.engine import Engine
 
 
@@ -242,7 +242,7 @@ class WorkflowInstance:
         Raises:
             NotFoundError: the workflow is not registered here.
         """
-        from nbflow.engine import changes  # it is built on what this module is part of
+        from nbflow.engine.code import changes  # it is built on what this module is part of
 
         return changes.code_changes(self._engine, self)
 
@@ -292,7 +292,7 @@ class WorkflowInstance:
         Raises:
             UsageError: no step is stale; nothing was touched.
         """
-        from nbflow.engine import changes
+        from nbflow.engine.code import changes
 
         changes.restart_stale(self._engine, self, by)
 

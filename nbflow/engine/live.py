@@ -18,10 +18,10 @@ from nbflow.core.rollback import due
 from nbflow.engine import deaths
 from nbflow.engine.activation import Activation
 from nbflow.engine.calls import noted
-from nbflow.engine.codes import Codes
+from nbflow.engine.code.codes import Codes
 from nbflow.engine.entrypoint import make_event
 from nbflow.engine.leftovers import Leftovers
-from nbflow.engine.log import Log
+from nbflow.engine.logs.log import Log
 from nbflow.engine.outputs import body_of, encode_output, is_light, tells_of, withheld
 from nbflow.engine.rest import Rest
 from nbflow.engine.rolling import Rollback

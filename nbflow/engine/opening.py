@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from nbflow.core import names
 from nbflow.core.history import Head, History
 from nbflow.core.model import FINISHED, Kind, Status, StepState, StepType
-from nbflow.engine import changes
 from nbflow.engine.calls import noted
+from nbflow.engine.code import changes
 from nbflow.engine.control import retried_from
 from nbflow.engine.creating import make
 from nbflow.engine.instance import WorkflowInstance

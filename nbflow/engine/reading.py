@@ -8,7 +8,7 @@ from nbflow.core.log import LogItem
 from nbflow.core.maps import item_records
 from nbflow.core.model import StepKey, StepState
 from nbflow.core.plans import RestartPlan, restart_plan
-from nbflow.engine.output import last_log
+from nbflow.engine.logs.output import last_log
 from nbflow.store.outline import ItemRange, Line, Name, Page, Wanted, outline
 from nbflow.store.views import StepView
 

@@ -9,15 +9,15 @@ from nbflow.core import names
 from nbflow.core.model import Status
 from nbflow.core.source import code_hash
 from nbflow.engine import creating
+from nbflow.engine.code.fingerprints import of_class
 from nbflow.engine.entrypoint import WorkflowEntrypoint, WorkflowEvent
 from nbflow.engine.env import Env
-from nbflow.engine.fingerprints import of_class
 from nbflow.engine.step import WorkflowStep
 from nbflow.errors import NotFoundError, UsageError, listed
 
 if TYPE_CHECKING:
     from nbflow.engine.activation import Activation
-    from nbflow.engine.codes import Differing
+    from nbflow.engine.code.codes import Differing
     from nbflow.engine.engine import Engine
     from nbflow.engine.instance import WorkflowInstance
     from nbflow.engine.instances import Instances

@@ -15,8 +15,8 @@ from nbflow.engine.activation import RollbackHandler
 from nbflow.engine.bodies import BODY, Body
 from nbflow.engine.calls import Call
 from nbflow.engine.context import is_async
-from nbflow.engine.output import OUTPUT
-from nbflow.engine.results import Results
+from nbflow.engine.logs.output import OUTPUT
+from nbflow.engine.maps.results import Results
 from nbflow.engine.scope import Scope
 from nbflow.values import codec
 

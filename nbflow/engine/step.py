@@ -15,10 +15,10 @@ from nbflow.engine.bodies import BODY, Body
 from nbflow.engine.calls import Call, StepCall
 from nbflow.engine.children import call_child
 from nbflow.engine.entrypoint import ReceivedEvent
+from nbflow.engine.executors.bodies import HERE
 from nbflow.engine.functions import Options, StepFunction, handler_of
 from nbflow.engine.loop import ACTIVATION
-from nbflow.engine.map_calls import MapCall, asked_for, call_map
-from nbflow.engine.on_executors import HERE
+from nbflow.engine.maps.calls import MapCall, asked_for, call_map
 from nbflow.engine.waits import Asked, Wait
 from nbflow.errors import UsageError
 from nbflow.values import schemas

@@ -10,8 +10,9 @@ from traitlets import Any as AnyTrait
 from traitlets import Bool, Unicode
 from traitlets.config import Configurable
 
-from nbflow.engine import current, tap
-from nbflow.engine.log import set_echo
+from nbflow.engine import current
+from nbflow.engine.logs import tap
+from nbflow.engine.logs.log import set_echo
 from nbflow.jupyter.completion import completer
 from nbflow.jupyter.magics import WorkflowMagics
 from nbflow.jupyter.shown import watch

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from nbflow.engine import bars, tap
-from nbflow.engine.output import OUTPUT, unkept
+from nbflow.engine.logs import bars, tap
+from nbflow.engine.logs.output import OUTPUT, unkept
 
 
 def watch(shell: Any) -> Callable[[], None]:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nbflow.core.parts import BODY, changed
-from nbflow.engine.fingerprints import of_callable, of_class
+from nbflow.engine.code.fingerprints import of_callable, of_class
 
 _numbers = itertools.count(1)
 

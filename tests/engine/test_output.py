@@ -15,8 +15,8 @@ import tqdm as tqdms
 from nbflow import Engine, WorkflowEntrypoint
 from nbflow.core.log import LogItem, joined, settled, text_of
 from nbflow.core.model import Kind
-from nbflow.engine import log as logs
-from nbflow.engine.output import OUTPUT
+from nbflow.engine.logs import log as logs
+from nbflow.engine.logs.output import OUTPUT
 from tests.engine.conftest import Gate, entrypoint, eventually
 
 
@@ -631,7 +631,7 @@ def test_a_child_that_a_body_forks_prints_to_the_terminal(tmp_path):
     file = tmp_path / "script.py"
     forks = "    import os; child = os.fork()\n    print('child' if not child else 'parent', flush=True)\n"
     forks += "    child or os._exit(0); os.waitpid(child, 0)\n"
-    quiet = "from nbflow.engine.log import set_echo\nset_echo(lambda: False)\n"
+    quiet = "from nbflow.engine.logs.log import set_echo\nset_echo(lambda: False)\n"
     file.write_text(quiet + SCRIPT.replace('    print("said")\n', forks).replace('    warnings.warn("careful")\n', ""))
     command = [sys.executable, "-W", "ignore", str(file), str(tmp_path / "h.duckdb")]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)

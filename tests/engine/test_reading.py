@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from nbflow.core.model import StepKey, StepState, StepType
-from nbflow.engine import log as logs
 from nbflow.engine import reading
+from nbflow.engine.logs import log as logs
 from nbflow.errors import NotFoundError
 from nbflow.jupyter import snapshot
 from tests.engine.conftest import eventually

@@ -15,7 +15,7 @@ import pytest
 
 import nbflow
 from nbflow import UsageError
-from nbflow.engine import remote
+from nbflow.engine.executors import remote
 from tests.executors.conftest import PATIENCE, Bench, close_client, eventually, local_client
 
 KILLABLE = ("processes", "pool", "loky", "dask")
@@ -24,7 +24,7 @@ KILLABLE = ("processes", "pool", "loky", "dask")
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch):
     """What is lost is tried again without a pause: nothing here needs time to come back."""
-    monkeypatch.setattr("nbflow.engine.remote_attempt.DELAYS", (0.0, 0.1, 0.1))
+    monkeypatch.setattr("nbflow.engine.executors.attempt.DELAYS", (0.0, 0.1, 0.1))
 
 
 @pytest.fixture(params=KILLABLE)
@@ -155,7 +155,7 @@ def test_items_of_a_map_go_on_when_a_worker_is_killed(mortal, tmp_path):
 
 def test_a_worker_with_other_versions_is_named_and_nothing_is_retried(monkeypatch):
     monkeypatch.setattr(remote, "versions", lambda: {"Python": "3.9", "nbflow": "0.0.1", "cloudpickle": "3.1"})
-    monkeypatch.setattr("nbflow.engine.remote_attempt.versions", remote.versions)
+    monkeypatch.setattr("nbflow.engine.executors.attempt.versions", remote.versions)
     bench = Bench("processes", nbflow.process_executor(1))
     with bench.engine:
         error = bench.failure(os.getpid, retries=5)
@@ -290,8 +290,8 @@ def test_a_scheduler_that_is_killed_and_replaced_costs_attempts_only(cluster, tm
 
 
 def test_a_scheduler_that_never_comes_back_ends_the_step_with_advice(cluster, monkeypatch):
-    monkeypatch.setattr("nbflow.engine.dask_cluster.LIMIT", 1.0)
-    monkeypatch.setattr("nbflow.engine.dask_cluster.RETURN", 20.0)
+    monkeypatch.setattr("nbflow.engine.executors.dask.LIMIT", 1.0)
+    monkeypatch.setattr("nbflow.engine.executors.dask.RETURN", 20.0)
     bench = Bench("dask", nbflow.dask_executor(cluster.address))
     with bench.engine:
         eventually(lambda: bench.do(os.getpid).status().status == "complete", "the cluster is there")
@@ -299,7 +299,7 @@ def test_a_scheduler_that_never_comes_back_ends_the_step_with_advice(cluster, mo
         async def run(event, step):
             return await step.do("it", time.sleep, 30, on="x", retries=5)
 
-        monkeypatch.setattr("nbflow.engine.dask_cluster.RETURN", 2.0)
+        monkeypatch.setattr("nbflow.engine.executors.dask.RETURN", 2.0)
         instance = bench.start(run)
         time.sleep(1)
         cluster.kill()

@@ -7,7 +7,7 @@ from typing import Any
 
 from nbflow.core.parts import digest
 from nbflow.core.positions import Index, Place
-from nbflow.engine.constants import is_small, token
+from nbflow.engine.code.constants import is_small, token
 
 _KEPT = 4096
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from nbflow import ids
 from nbflow.core.durations import text
 from nbflow.engine.context import bind
+from nbflow.engine.executors.packing import pack
+from nbflow.engine.executors.remote import Reply, Request, result, versions
+from nbflow.engine.executors.report import this_process
 from nbflow.engine.outputs import Delivered, with_values
-from nbflow.engine.packing import pack
-from nbflow.engine.remote import Reply, Request, result, versions
-from nbflow.engine.report import this_process
 from nbflow.engine.threads import call_in
 from nbflow.engine.timers import Timer
 from nbflow.errors import StepInterruptedError, StepTimeoutError, UsageError

@@ -11,8 +11,8 @@ from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 from nbflow.core.parts import Fingerprint, fingerprint
-from nbflow.engine.constants import is_small, token
-from nbflow.engine.objects import (
+from nbflow.engine.code.constants import is_small, token
+from nbflow.engine.code.objects import (
     CACHED,
     FEW,
     MISSING,
@@ -29,7 +29,7 @@ from nbflow.engine.objects import (
     own_dict,
     reads,
 )
-from nbflow.engine.reach import Reach
+from nbflow.engine.code.reach import Reach
 
 _KEPT = 2_000
 _PASSED = frozenset(map(id, (FunctionType, MethodType, CACHED)))

@@ -6,18 +6,18 @@ from collections.abc import Iterator, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from nbflow.core import names
-from nbflow.engine.on_executors import HERE
-from nbflow.engine.pools import PoolOf, ThreadsOf
-from nbflow.engine.processes import Processes
-from nbflow.engine.remote_attempt import Place, RemoteAttempt
+from nbflow.engine.executors.attempt import Place, RemoteAttempt
+from nbflow.engine.executors.bodies import HERE
+from nbflow.engine.executors.pools import PoolOf, ThreadsOf
+from nbflow.engine.executors.processes import Processes
 from nbflow.errors import UsageError, listed
 from nbflow.values import staging
 from nbflow.values.nodes import type_name
 
 if TYPE_CHECKING:
     from nbflow.engine.bodies import Body
-    from nbflow.engine.dask_cluster import DaskCluster
     from nbflow.engine.engine import Engine
+    from nbflow.engine.executors.dask import DaskCluster
 
 
 def process_executor(n: int | None = None) -> Processes:
@@ -40,7 +40,7 @@ def dask_executor(client: Any, *, results: str | None = None) -> "DaskCluster":
             `"s3://bucket/results"`: any URL that fsspec writes; the engine fetches them from there. Without it they come
             through the cluster's own connections.
     """
-    from nbflow.engine.dask_cluster import DaskCluster
+    from nbflow.engine.executors.dask import DaskCluster
 
     return DaskCluster(client, results=results)
 
@@ -131,7 +131,7 @@ class Executors(MutableMapping[str, Any]):
 
 
 def _check(name: str, executor: Any) -> None:
-    from nbflow.engine.dask_cluster import DaskCluster
+    from nbflow.engine.executors.dask import DaskCluster
 
     if isinstance(executor, concurrent.futures.Executor | Processes | DaskCluster):
         return

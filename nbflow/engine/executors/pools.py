@@ -6,10 +6,10 @@ from collections import deque
 from functools import partial
 from typing import Any
 
-from nbflow.engine.desk import Desk
-from nbflow.engine.refusals import shut_down, without_nbflow
-from nbflow.engine.remote import CALL
-from nbflow.engine.remote_attempt import RemoteAttempt
+from nbflow.engine.executors.attempt import RemoteAttempt
+from nbflow.engine.executors.desk import Desk
+from nbflow.engine.executors.refusals import shut_down, without_nbflow
+from nbflow.engine.executors.remote import CALL
 from nbflow.values.nodes import type_name
 
 

@@ -10,9 +10,8 @@ from typing import Any
 
 from nbflow.core.parts import BODY, Part, digest
 from nbflow.core.positions import Chains, Place
-from nbflow.engine.constants import is_small, texts_of, token
-from nbflow.engine.entrypoint import WorkflowEntrypoint
-from nbflow.engine.objects import (
+from nbflow.engine.code.constants import is_small, texts_of, token
+from nbflow.engine.code.objects import (
     CACHED,
     MISSING,
     args_of,
@@ -34,8 +33,9 @@ from nbflow.engine.objects import (
     own_dict,
     reads,
 )
-from nbflow.engine.own import owns_class, owns_function, owns_module
-from nbflow.engine.texts import bytecode_hash, is_written, place_of
+from nbflow.engine.code.own import owns_class, owns_function, owns_module
+from nbflow.engine.code.texts import bytecode_hash, is_written, place_of
+from nbflow.engine.entrypoint import WorkflowEntrypoint
 
 _MOST = 500  # parts; whoever reaches more is told the truth about the first ones
 

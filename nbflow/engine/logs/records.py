@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from nbflow.engine.output import OUTPUT, unkept
+from nbflow.engine.logs.output import OUTPUT, unkept
 
 _original = logging.Logger.callHandlers
 _format = logging.Formatter("%(levelname)s %(name)s: %(message)s").format

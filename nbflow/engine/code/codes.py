@@ -9,8 +9,8 @@ from nbflow.clock import SystemClock
 from nbflow.core.history import Head, History, StepRecord
 from nbflow.core.model import Status, StepKey, StepState
 from nbflow.core.parts import BODY, UNKNOWN, Fingerprint, changed, difference, parts_of
-from nbflow.engine.content import Contents
-from nbflow.engine.fingerprints import of_callable
+from nbflow.engine.code.content import Contents
+from nbflow.engine.code.fingerprints import of_callable
 from nbflow.errors import NbflowError
 
 if TYPE_CHECKING:

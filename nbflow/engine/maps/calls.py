@@ -9,9 +9,9 @@ from nbflow.core.history import StepRecord
 from nbflow.core.names import quoted
 from nbflow.engine.calls import Call, StepCall
 from nbflow.engine.context import is_async
-from nbflow.engine.maps import Asked, MapRun
-from nbflow.engine.sources import check_items
-from nbflow.engine.streams import Stream, StreamIterator
+from nbflow.engine.maps.run import Asked, MapRun
+from nbflow.engine.maps.sources import check_items
+from nbflow.engine.maps.streams import Stream, StreamIterator
 from nbflow.errors import UsageError
 
 if TYPE_CHECKING:

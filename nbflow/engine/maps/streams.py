@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 from nbflow.core.items import stream_key
 from nbflow.core.model import Kind
 from nbflow.engine.calls import Call
+from nbflow.engine.maps.results import Kept
+from nbflow.engine.maps.sources import AT_ONCE
 from nbflow.engine.outputs import is_artifact
-from nbflow.engine.results import Kept
-from nbflow.engine.sources import AT_ONCE
 from nbflow.engine.threads import Outcome
 from nbflow.errors import UndecodableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from nbflow.engine.maps import MapRun
+    from nbflow.engine.maps.run import MapRun
 
 
 class Stream:

@@ -8,7 +8,7 @@ import functools
 import sys
 from typing import Any
 
-from nbflow.engine.output import OUTPUT, Output, unkept
+from nbflow.engine.logs.output import OUTPUT, Output, unkept
 
 _NOTEBOOK = ("tqdm.notebook", "tqdm.auto", "tqdm.autonotebook")
 _MARK = "_nbflow_output"
@@ -94,7 +94,7 @@ def _output_of(bar: Any) -> Output | None:
 
     None where nobody's body does, or into a file of the user's.
     """
-    from nbflow.engine.tap import is_console
+    from nbflow.engine.logs.tap import is_console
 
     output: Output | None = bar.__dict__.get(_MARK)
     if output is None and (output := OUTPUT.get()) is not None:

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from nbflow.core.log import LogChunk, LogItem, Progress, joined, unpacked
 from nbflow.core.model import StepKey, StepType
-from nbflow.engine.log import EVERY, Budget, Log
+from nbflow.engine.logs.log import EVERY, Budget, Log
 
 if TYPE_CHECKING:
     from nbflow.engine.engine import Engine
-    from nbflow.engine.on_executors import OnExecutors
+    from nbflow.engine.executors.bodies import OnExecutors
 
 _MIME = ("text/", "image/")
 
@@ -138,7 +138,7 @@ class Outputs:
 
     def close(self) -> None:
         """Record what waits, and see to no more streams."""
-        from nbflow.engine import tap
+        from nbflow.engine.logs import tap
 
         self.flush()
         tap.release(self._engine)

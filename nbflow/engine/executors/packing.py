@@ -14,8 +14,8 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from nbflow.engine.caches import CACHED, reduced
-from nbflow.engine.own import owns_module
+from nbflow.engine.code.own import owns_module
+from nbflow.engine.executors.caches import CACHED, reduced
 from nbflow.errors import UsageError
 from nbflow.values.nodes import type_name
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from nbflow.core.history import History, StepRecord
 from nbflow.core.maps import item_records
 from nbflow.core.model import StepKey, StepState, StepType
-from nbflow.engine.results import PAGE, ends_of, found, read_keys
+from nbflow.engine.maps.results import PAGE, ends_of, found, read_keys
 from nbflow.errors import NotFoundError, UsageError
 from nbflow.store.views import StepView
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 from nbflow.core.history import StepRecord
 from nbflow.core.items import stream_key
 from nbflow.core.model import StepKey, StepState
+from nbflow.engine.maps.results import read_keys
 from nbflow.engine.outputs import is_artifact
-from nbflow.engine.results import read_keys
 from nbflow.engine.threads import Outcome
 from nbflow.errors import UndecodableError
 from nbflow.values import failures
 
 if TYPE_CHECKING:
-    from nbflow.engine.maps import MapRun
+    from nbflow.engine.maps.run import MapRun
 
 
 FEW = 1_000  # values decoded on the loop

@@ -17,14 +17,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from nbflow.engine.frames import REPLY, REQUEST, read_frame, write_frame
-from nbflow.engine.remote_attempt import RemoteAttempt
+from nbflow.engine.executors.attempt import RemoteAttempt
+from nbflow.engine.executors.frames import REPLY, REQUEST, read_frame, write_frame
 from nbflow.errors import UsageError
 
 if TYPE_CHECKING:
     from nbflow.engine.engine import Engine
 
-BOOT = "import json,sys; sys.path[:] = json.loads(sys.argv.pop()); from nbflow.engine.served import serve; serve()"
+BOOT = "import json,sys; sys.path[:] = json.loads(sys.argv.pop()); from nbflow.engine.executors.served import serve; serve()"
 PATIENCE = 0.5  # seconds that an idle process has to end by itself
 
 

@@ -19,15 +19,15 @@ from typing import Any
 import msgspec
 
 from nbflow import ids
-from nbflow.engine import report
 from nbflow.engine.context import StepContext, StepName, bind
+from nbflow.engine.executors import report
 from nbflow.errors import NotSerialisableError, UndecodableError
 from nbflow.values import codec, elsewhere, failures
 from nbflow.values.artifacts import ArtifactRef
 from nbflow.values.nodes import type_name
 from nbflow.values.staging import Staged, StagingFolder, sees
 
-CALL = "__import__('nbflow.engine.remote', fromlist=['run']).run(request)"
+CALL = "__import__('nbflow.engine.executors.remote', fromlist=['run']).run(request)"
 """What executors evaluate. They look up `eval`, which every worker has: a worker without nbflow answers with an
 ImportError, where one that failed to unpickle a function of ours would die of it, or leave us waiting."""
 

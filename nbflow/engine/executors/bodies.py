@@ -4,8 +4,8 @@ import contextvars
 from typing import TYPE_CHECKING, Any
 
 from nbflow.core.model import Kind
-from nbflow.engine import tap
-from nbflow.engine.output import OUTPUT, Output
+from nbflow.engine.logs import tap
+from nbflow.engine.logs.output import OUTPUT, Output
 from nbflow.engine.threads import Outcome
 from nbflow.engine.timers import Timer
 from nbflow.values import failures, sealing
@@ -13,8 +13,8 @@ from nbflow.values import failures, sealing
 if TYPE_CHECKING:
     from nbflow.engine.calls import Call
     from nbflow.engine.engine import Engine
+    from nbflow.engine.executors.attempt import RemoteAttempt
     from nbflow.engine.live import LiveInstance
-    from nbflow.engine.remote_attempt import RemoteAttempt
     from nbflow.engine.scope import Scope
 
 HERE = ("main", "local")

@@ -10,7 +10,7 @@ from nbflow.core.log import TEXTS, LogChunk, LogItem, Progress, cut_to, overstru
 from nbflow.errors import StoreError
 
 if TYPE_CHECKING:
-    from nbflow.engine.output import Output
+    from nbflow.engine.logs.output import Output
 
 LIMIT = 1_000_000  # bytes that are kept of a step's output
 PIECE = 64 * 1024  # as much waits in memory

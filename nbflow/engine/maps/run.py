@@ -18,18 +18,18 @@ from nbflow.core.items import Items, stream_key
 from nbflow.core.model import Kind, StepState
 from nbflow.core.rates import Bucket, Rate
 from nbflow.engine.calls import Call
-from nbflow.engine.commits import Commits
-from nbflow.engine.items import ItemBody
-from nbflow.engine.map_ends import Conclusion
-from nbflow.engine.results import Kept, Results, failed
-from nbflow.engine.sources import Draw, Drawn, Source, total_of
+from nbflow.engine.maps.commits import Commits
+from nbflow.engine.maps.ends import Conclusion
+from nbflow.engine.maps.items import ItemBody
+from nbflow.engine.maps.results import Kept, Results, failed
+from nbflow.engine.maps.sources import Draw, Drawn, Source, total_of
 from nbflow.engine.threads import Outcome
 from nbflow.engine.timers import Timer
 from nbflow.values import codec, failures
 
 if TYPE_CHECKING:
     from nbflow.engine.activation import Activation, RollbackHandler
-    from nbflow.engine.streams import Stream
+    from nbflow.engine.maps.streams import Stream
 
 AHEAD = 1_000
 """Items beyond `concurrency` that may have begun and not left yet: ended and not durable, not consumed, or in a retry delay."""

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from nbflow import ids
 from nbflow.clock import SystemClock, pause
-from nbflow.engine.desk import Desk
-from nbflow.engine.refusals import without_nbflow
-from nbflow.engine.remote import CALL, differences, versions
-from nbflow.engine.remote_attempt import LOSSES, RemoteAttempt
+from nbflow.engine.executors.attempt import LOSSES, RemoteAttempt
+from nbflow.engine.executors.desk import Desk
+from nbflow.engine.executors.refusals import without_nbflow
+from nbflow.engine.executors.remote import CALL, differences, versions
 from nbflow.errors import UsageError
 from nbflow.values.nodes import type_name
 

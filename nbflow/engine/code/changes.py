@@ -16,10 +16,10 @@ from nbflow.core.history import StepRecord
 from nbflow.core.model import Entry, Kind, StepKey, StepState, StepType
 from nbflow.core.parts import BODY, Fingerprint, Part, fingerprint
 from nbflow.engine.activation import Activation
-from nbflow.engine.codes import Differing, Present, StepCode, code_of, stale_steps
+from nbflow.engine.code.codes import Differing, Present, StepCode, code_of, stale_steps
+from nbflow.engine.code.reach import inner_functions
 from nbflow.engine.entrypoint import make_event
 from nbflow.engine.live import LiveInstance
-from nbflow.engine.reach import inner_functions
 from nbflow.engine.scope import Scope
 from nbflow.errors import InvalidStatusError, UndecodableError, UsageError
 from nbflow.store.views import StepView, step_view

@@ -10,8 +10,8 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from nbflow.engine import bars, records
-from nbflow.engine.output import OUTPUT, UNKEPT, Output
+from nbflow.engine.logs import bars, records
+from nbflow.engine.logs.output import OUTPUT, UNKEPT, Output
 
 _STREAMS = ("stdout", "stderr")
 _lock = threading.RLock()

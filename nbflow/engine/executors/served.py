@@ -8,8 +8,8 @@ import sys
 import threading
 from typing import Any
 
-from nbflow.engine import remote
-from nbflow.engine.frames import MESSAGE, REPLY, read_frame, write_frame
+from nbflow.engine.executors import remote
+from nbflow.engine.executors.frames import MESSAGE, REPLY, read_frame, write_frame
 
 
 def serve() -> None:

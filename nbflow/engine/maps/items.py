@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Any
 from nbflow.core.model import StepKey, StepType
 from nbflow.engine.bodies import Body
 from nbflow.engine.calls import Call
-from nbflow.engine.sources import Drawn
+from nbflow.engine.maps.sources import Drawn
 from nbflow.engine.threads import Outcome
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from nbflow.engine.maps import MapRun
+    from nbflow.engine.maps.run import MapRun
 
 _OF_VALUE = ("preview", "output_type", "json", "uri")
 

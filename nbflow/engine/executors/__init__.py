@@ -1,0 +1,1 @@
+"""Bodies elsewhere: local processes, pools, a Dask cluster (API.md §7)."""

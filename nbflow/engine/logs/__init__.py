@@ -1,0 +1,1 @@
+"""What bodies print, log, warn and display, kept with their step."""

@@ -1,0 +1,1 @@
+"""`step.map`: items drawn, run, recorded and handed on (S61)."""
