@@ -16,7 +16,7 @@ import duckdb
 from nbflow.core.log import LAST, LogChunk
 from nbflow.core.model import Entry, Kind, StepKey
 from nbflow.errors import StoreCorruptError, StoreError, StoreVersionError
-from nbflow.store import lines
+from nbflow.store import appending, lines
 from nbflow.store.layout import Layout, sync_folder, unwritable
 from nbflow.store.lease import process_name
 
@@ -27,81 +27,6 @@ CONFIG = {"autoinstall_known_extensions": "false", "autoload_known_extensions": 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _KINDS = {kind.value: kind for kind in Kind}
-_SHAPE = (
-    '{"kind":"VARCHAR","created_seq":"BIGINT","token":"INTEGER","recorded_at":"TIMESTAMPTZ","step":"VARCHAR",'
-    '"count":"INTEGER","key":"VARCHAR","body":"VARCHAR","value":"VARCHAR","value64":"VARCHAR"}'
-)
-_PARSED = f"""
-with lines as materialized (
-  select unnest(l) as line, generate_subscripts(l, 1) as ord
-  from (select string_split($1, chr(10)) as l)
-),
-parsed as materialized (
-  select ord, from_json(line, '{_SHAPE}') as e
-  from lines
-  where line <> ''
-),
-rows as materialized (
-  select ord, e.*
-  from parsed
-  where e.kind is not null
-)"""  # noqa: S608 - no text of a user is in it
-_VALUES = """
-select
-  $2 + row_number() over (order by ord), recorded_at, created_seq, token, kind, step, count, key, body,
-  coalesce(encode(value), from_base64(value64))
-from rows as r
-"""
-# A start whose end comes with it is absorbed: one row per step.
-_ABSORBED = """,
-ends as (
-  select created_seq, token, split_part(kind, '.', 1) as type, step, count, coalesce(key, '') as key, max(ord) as last
-  from rows
-  where ends_with(kind, '.finished')
-  group by all
-),
-absorbed as (
-  select s.ord
-  from rows as s
-  join ends as e
-    on e.created_seq = s.created_seq
-    and e.token = s.token
-    and e.type = split_part(s.kind, '.', 1)
-    and e.step = s.step
-    and e.count = s.count
-    and e.key = coalesce(s.key, '')
-  where ends_with(s.kind, '.started') and s.ord < e.last
-)"""
-_LOAD = f"insert into nb.entries {_PARSED}{_ABSORBED}{_VALUES} where ord not in (select ord from absorbed) order by ord"  # noqa: S608
-_WRITE = f"insert into nb.entries {_PARSED}{_VALUES} order by ord"
-_SOURCES = """
-insert into nb.sources
-with parsed as materialized (
-  select from_json(line, '{"source":"VARCHAR","text":"VARCHAR"}') as s
-  from (select unnest(string_split($1, chr(10))) as line)
-  where line <> ''
-)
-select s.source, any_value(s.text)
-from parsed
-where s.source is not null and s.source not in (select hash from nb.sources)
-group by s.source
-"""
-
-_LOG_SHAPE = (
-    '{"created_seq":"BIGINT","type":"VARCHAR","step":"VARCHAR","count":"INTEGER","key":"VARCHAR","attempt":"INTEGER",'
-    '"started_at":"TIMESTAMPTZ","part":"INTEGER","items":"VARCHAR"}'
-)
-_LOGS = f"""
-insert into nb.log_chunks
-with parsed as materialized (
-  select from_json(line, '{{"log":{_LOG_SHAPE}}}') as l
-  from (select unnest(string_split($1, chr(10))) as line)
-  where contains(line, '"log":')
-)
-select unnest(l.log)
-from parsed
-where l.log is not null
-"""  # noqa: S608 - no text of a user is in it
 
 
 class HeldError(Exception):
@@ -131,8 +56,13 @@ def quoted(text: str | Path) -> str:
 
 
 def schema() -> str:
-    """The text that makes a store: schema.sql, logs.sql and views.sql."""
-    return f"{_text('schema.sql')}\n{log_schema()}\n{view_schema()}"
+    """The text that makes a store: schema.sql, own.sql, logs.sql and views.sql."""
+    return "\n".join((entries_schema(), _text("own.sql"), log_schema(), view_schema()))
+
+
+def entries_schema() -> str:
+    """The text of schema.sql."""
+    return _text("schema.sql")
 
 
 def log_schema() -> str:
@@ -311,19 +241,19 @@ class Database:
         text = data.decode()
         self.connection.execute("pragma disable_optimizer")  # planning costs more than it saves here
         try:
-            count: int = self.rows(_LOAD, [text, base])[0][0]
+            count: int = self.rows(appending.LOAD, [text, base])[0][0]
         finally:
             self.connection.execute("pragma enable_optimizer")
         if lines.holds_sources(data):
-            self.rows(_SOURCES, [text])
+            self.rows(appending.SOURCES, [text])
         if lines.holds_logs(data):
-            self.rows(_LOGS, [text])
+            self.rows(appending.LOGS, [text])
         return count
 
     def write(self, entries: Iterable[Entry], base: int) -> None:
         """Append entries as they are, seqs from *base* + 1 on."""
         text = b"\n".join(lines.of_entry(entry) for entry in entries).decode()
-        self.rows(_WRITE, [text, base])
+        self.rows(appending.WRITE, [text, base])
 
     def translated(self, error: duckdb.Error) -> Exception:
         """Say what a DuckDB error means for the store."""

@@ -25,7 +25,11 @@ class Layout:
     def of(cls, path: str | os.PathLike[str] | None) -> "Layout":
         """The layout for a DuckDB file, the default one for None; nothing is made."""
         file = Path(os.path.realpath(DEFAULT if path is None else Path(path).expanduser()))
-        if file.is_dir():
+        try:
+            is_folder = file.is_dir()
+        except OSError as error:  # a folder above it is closed to this user
+            raise unwritable(file, error) from error
+        if is_folder:
             msg = f"{str(file)!r} is a folder, not a DuckDB file: name a file in it, such as 'history.duckdb'"
             raise UsageError(msg)
         if (file.parent.name, file.name) == DEFAULT.parts[-2:]:

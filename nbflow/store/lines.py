@@ -37,6 +37,11 @@ class _Line(msgspec.Struct, omit_defaults=True):
     body: str = "{}"
     value: str | None = None
     value64: bytes | None = None
+    order: int | None = None
+    attempt: int | None = None
+    started_at: str | None = None
+    uri: str | None = None
+    sensitive: bool | None = None
 
 
 class _Header(msgspec.Struct):
@@ -106,13 +111,22 @@ def of_entry(entry: Entry) -> bytes:
         return _encode(
             _Line(
                 entry.kind, entry.created_seq, entry.token, entry.recorded_at, entry.step, entry.count, entry.key,
-                body_text(entry.body), text, encoded,
+                body_text(entry.body), text, encoded, *(_NOTHING if entry.step is None else _said(entry.body)),
             )
         )  # fmt: skip
     except UnicodeEncodeError as error:
         name = entry.step if entry.key is None else entry.key
         msg = f"{name!r} cannot be stored: it holds half of a surrogate pair; use ordinary text for names and keys"
         raise UsageError(msg) from error
+
+
+_NOTHING: tuple[None, ...] = ()
+
+
+def _said(body: dict[str, Any]) -> tuple[Any, ...]:
+    """What of the body has columns of its own, in the order of `_Line`; an entry of a step always says its order."""
+    get = body.get
+    return get("order", 0), get("attempt"), get("started_at"), get("uri"), get("sensitive")
 
 
 def of_source(code_hash: str, text: str) -> bytes:

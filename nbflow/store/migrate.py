@@ -3,11 +3,40 @@
 from pathlib import Path
 
 from nbflow.errors import StoreCorruptError, StoreVersionError
-from nbflow.store.database import Database, log_schema, quoted, view_schema
+from nbflow.store import appending
+from nbflow.store.database import NEW, Database, entries_schema, log_schema, quoted, view_schema
+from nbflow.store.desk import free_name, put
 
-SCHEMA = 3
+SCHEMA = 4
 
-STEPS: dict[int, str] = {1: log_schema(), 2: ""}
+
+def _columns_from_bodies() -> str:
+    paths = ", ".join(f"'$.{column}'" for column in appending.SAID)
+    order, attempt, started_at, *rest = (
+        f"try_cast(said[{place}] as {kind})" for place, kind in enumerate(appending.SAID.values(), 1)
+    )
+    return f"""
+alter table entries rename to former;
+{entries_schema()}
+insert into entries
+select
+  seq, recorded_at, created_seq, token, kind, step, count, key,
+  case when step is not null then coalesce({order}, 0) end, {attempt}, {started_at},
+  kind in ('do.finished', 'map.finished') and {attempt} = 1 and {started_at} is not null and a.seq is not null,
+  {", ".join(rest)}, body, value
+from (select *, case when json_valid(body) then json_extract_string(body, [{paths}]) end as said from former)
+left join (
+  select max(seq) as seq
+  from former
+  where step is not null
+  group by created_seq, split_part(kind, '.', 1), step, count, key
+  having count(*) = 1
+) as a using (seq);
+drop table former;
+"""  # noqa: S608 - no text of a user is in it
+
+
+STEPS: dict[int, str] = {1: log_schema(), 2: "", 3: _columns_from_bodies()}
 """SQL that leads the tables from a version to the next; the file is attached as `nb` and in use. Views are made anew."""
 
 
@@ -37,13 +66,8 @@ def bring_up_to_date(database: Database, file: Path, version: int) -> Path | Non
     """
     if version >= SCHEMA:
         return None
-    copy = file.with_name(f"{file.stem}.schema{version}{file.suffix}")
     database.rows("checkpoint nb")
-    database.rows(f"attach {quoted(copy)} as copy (storage_version 'v1.4.0', block_size 16384)")
-    try:
-        database.rows("copy from database nb to copy")
-    finally:
-        database.rows("detach copy")
+    copy = _copied(database, file, version)
     database.rows("use nb")
     try:
         database.rows("begin")
@@ -53,9 +77,26 @@ def bring_up_to_date(database: Database, file: Path, version: int) -> Path | Non
         _make_views_anew(database)
         database.rows("update meta set value = $1 where key = 'schema'", [str(SCHEMA)])
         database.rows("commit")
+    except BaseException:
+        database.rows("rollback")
+        raise
     finally:
         database.rows("use memory")
     database.rows("checkpoint nb")
+    return copy
+
+
+def _copied(database: Database, file: Path, version: int) -> Path:
+    """A copy of the store as it is; what an attempt that failed has left of one is no hindrance."""
+    unfinished = file.with_name(f".{file.stem}.schema{version}{file.suffix}")
+    unfinished.unlink(missing_ok=True)
+    database.rows(f"attach {quoted(unfinished)} as copy ({NEW})")
+    try:
+        database.rows("copy from database nb to copy")
+    finally:
+        database.rows("detach copy")
+    copy = free_name(file.with_name(f"{file.stem}.schema{version}{file.suffix}"))
+    put(unfinished, copy)
     return copy
 
 

@@ -16,7 +16,7 @@ from nbflow.store.desk import placed
 from nbflow.store.layout import Layout
 
 MOST = 1_000_000
-_WRAPPED = frozenset({"SELECT", "RELATION"})
+_WRAPPED = frozenset({"SELECT", "RELATION", "MULTI"})  # multi: a pivot without a list of values, which asks for them first
 _ALLOWED = _WRAPPED | {"EXPLAIN", "PRAGMA", "COPY"}
 _TELLS = re.compile(
     r"pragma\s+(table_info|show|show_tables\w*|database_list|database_size|storage_info|functions|version)\b", re.I

@@ -15,6 +15,8 @@
 -- the instance meanwhile (a "fence": the token rises), entries that still come in under an older token do not count.
 -- What a restart or a retry has dropped stays in `history`, and is left out of the other views.
 --
+-- What a kind carries is in `body`. What views group, join and sort by is in columns too, so that they need not look into it.
+--
 -- What bodies printed is in `logs` (its table in logs.sql). `loaded`, `sources` and `meta` serve nbflow itself. There are no
 -- keys and no indexes: rows are found by the order in which they came. The views are in views.sql.
 
@@ -27,6 +29,12 @@ create table entries (
   step varchar,
   count integer,
   key varchar,
+  "order" integer,
+  attempt integer,
+  started_at timestamptz,
+  whole boolean,
+  uri varchar,
+  sensitive boolean,
   body varchar not null,
   value blob
 );
@@ -39,24 +47,11 @@ comment on column entries.kind is 'what happened, such as created, completed, do
 comment on column entries.step is 'name of the step it is about; empty for the instance itself';
 comment on column entries.count is 'which call of that name, 1-based';
 comment on column entries.key is 'key of a map item; workflow/id in the entry that created an instance';
-comment on column entries.body is 'JSON: what else the kind carries';
+comment on column entries."order" is 'number of the call of the step in its instance, from body';
+comment on column entries.attempt is 'which try of the step, from body';
+comment on column entries.started_at is 'when that try began, or the step where it has no tries, from body';
+comment on column entries.whole is 'true where this alone tells all of a step: it began and finished at the first attempt';
+comment on column entries.uri is 'file that holds the value, from body';
+comment on column entries.sensitive is 'true where the value is to be shown nowhere, from body';
+comment on column entries.body is 'JSON: all that the kind carries';
 comment on column entries.value is 'an encoded value: parameters, output, payload; j and JSON where it is plain JSON';
-
-create table loaded (
-  journal varchar not null,
-  position bigint not null,
-  closed boolean not null
-);
-comment on table loaded is 'how far the journal of each engine has been loaded; changes in the commit that appends';
-
-create table sources (
-  hash varchar not null,
-  text varchar not null
-);
-comment on table sources is 'source text of workflows and steps, once per hash';
-
-create table meta (
-  key varchar not null,
-  value varchar not null
-);
-comment on table meta is 'schema version, the id of this store, number of entries purged, folder of the artefacts';

@@ -6,20 +6,17 @@
 
 create schema internal;
 
--- Shown instead of a value that its step calls sensitive.
-create macro internal.withheld(body) as coalesce(body ->> '$.sensitive' = 'true', false);
-
--- The JSON form of a stored value, where it has one.
-create macro internal.json(value, body) as
+-- The JSON form of a stored value, where it has one; what its step calls sensitive is not shown.
+create macro internal.json(value, body, hidden) as
   case
     when value is null then null
-    when internal.withheld(body) then '"[REDACTED]"'::json
+    when hidden then '"[REDACTED]"'::json
     when value >= 'j'::blob and value < 'k'::blob then try_cast(decode(value)[2:] as json)
     else try_cast(body ->> '$.json' as json)
   end;
 
-create macro internal.shown(message, body) as
-  case when message is not null and internal.withheld(body) then '[REDACTED]' else message end;
+create macro internal.shown(message, hidden) as
+  case when message is not null and hidden then '[REDACTED]' else message end;
 
 create macro internal.type(kind) as split_part(kind, '.', 1);
 
@@ -31,53 +28,58 @@ create macro internal.is_end(kind) as (ends_with(kind, '.finished') or ends_with
 create macro internal.rank(kind, seq) as
   case when internal.is_end(kind) then 4611686018427387904 - seq else seq end;
 
+-- Conditions on rare kinds are written so that the scan itself tests them and reads no other column of the rest: a list of
+-- words or equalities would be tested after it.
+create macro internal.is_over(kind) as
+  (starts_with(kind, 'completed') or starts_with(kind, 'errored') or starts_with(kind, 'terminated'));
+
+create macro internal.is_turn(kind) as (starts_with(kind, 'restarted') or starts_with(kind, 'retried'));
+
+create macro internal.is_fence(kind) as
+  (starts_with(kind, 'claimed') or starts_with(kind, 'restarted') or starts_with(kind, 'terminated'));
+
+create macro internal.is_of_events(kind) as
+  (starts_with(kind, 'event') or starts_with(kind, 'set_aside') or starts_with(kind, 'wait.finished'));
+
 create view internal.instances as
 select
   e.seq as created_seq,
   split_part(e.key, '/', 1) as workflow,
   split_part(e.key, '/', 2) as instance_id,
   e.recorded_at as created_at,
+  e.sensitive,
   e.body,
   e.value
 from main.entries as e
-anti join (select created_seq from main.entries where kind = 'deleted') as d on d.created_seq = e.seq
-where e.kind = 'created';
+where e.kind = 'created'
+  and e.seq not in (select created_seq from main.entries where kind = 'deleted');
 
 -- Entries that came in under a token when a later fence had ended it: they do not count.
 create view internal.void as
 select e.seq
-from (
-  select *
-  from (
-    select
-      created_seq,
-      token,
-      lead(min(seq)) over (partition by created_seq order by token) as until
-    from main.entries
-    where kind in ('claimed', 'restarted', 'terminated', 'deleted')
-    group by created_seq, token
-  )
-  where until is not null
-) as s
-join main.entries as e on e.created_seq = s.created_seq and e.token = s.token and e.seq >= s.until;
-
--- Entries about instances themselves, that count.
-create view internal.counted as
-select e.*
 from main.entries as e
-anti join internal.void as v on v.seq = e.seq
-where e.step is null;
+semi join (
+  select
+    created_seq,
+    seq,
+    token
+  from main.entries
+  where token > 1 and (internal.is_fence(kind) or starts_with(kind, 'deleted'))
+) as f on f.created_seq = e.created_seq and f.token > e.token and f.seq < e.seq
+where e.token > 0;
 
--- What begins steps over: all of them (a restart, keep_below 0), or those whose order is not below keep_below.
-create view internal.restarts as
+-- What begins steps over: all of them (a restart, keep_below 0), or those whose order is not below keep_below; a retry may
+-- begin some over too, else its keep_below is empty.
+create view internal.turns as
 select
-  created_seq,
-  seq,
-  kind,
-  coalesce(try_cast(body ->> '$.keep_below' as integer), 0) as keep_below
-from internal.counted
-where kind in ('restarted', 'retried')
-  and (kind = 'restarted' or body ->> '$.keep_below' is not null);
+  e.created_seq,
+  e.seq,
+  e.kind,
+  coalesce(try_cast(e.body ->> '$.keep_below' as integer), case when e.kind = 'restarted' then 0 end) as keep_below,
+  e.body
+from main.entries as e
+where internal.is_turn(e.kind)
+  and e.seq not in (select seq from internal.void);
 
 -- Whether a retry opens that map again.
 create macro internal.reopens(retry, map, number) as
@@ -87,56 +89,34 @@ create macro internal.reopens(retry, map, number) as
 -- the item, the steps in it, and the map's own), and those that a retry dropped (of failed steps, of maps that it opens again
 -- their own and those of failed items, and all that rollback handlers left).
 create view internal.gone as
-with void as materialized (from internal.void)
+with void as materialized (from internal.void),
+turns as materialized (from internal.turns)
 select seq
 from void
-union
+union all
+select e.seq
+from main.entries as e
+semi join turns as t on t.created_seq = e.created_seq and t.seq > e.seq and t.keep_below <= coalesce(e."order", 0)
+where e.step is not null
+union all
 select e.seq
 from (
   select
-    r.seq as restart,
-    o.created_seq,
-    internal.type(o.kind) as type,
-    o.step,
-    o.count,
-    o.key
-  from internal.restarts as r
-  join main.entries as o on o.created_seq = r.created_seq and o.seq < r.seq
-  anti join void as v on v.seq = o.seq
-  where o.step is not null
-  group by all
-  having max(r.keep_below) = 0
-    or coalesce(arg_max(try_cast(o.body ->> '$.order' as integer), o.seq), 0) >= max(r.keep_below)
-) as d
-join main.entries as e
-  on e.created_seq = d.created_seq
-  and internal.type(e.kind) = d.type
-  and e.step = d.step
-  and e.count = d.count
-  and e.key is not distinct from d.key
-  and e.seq < d.restart
-union
-select e.seq
-from (
-  select
-    f.created_seq,
-    internal.type(f.kind) as type,
-    f.step,
-    f.count,
-    f.key,
-    max(f.seq) as seq
-  from (
-    select x.*
-    from (select created_seq, seq, body from main.entries where kind = 'retried' and seq not in (select seq from void)) as r
-    join main.entries as x on x.created_seq = r.created_seq and x.seq < r.seq
-    where x.step is not null
-      and (
-        starts_with(x.kind, 'rollback.')
-        or (internal.what(x.kind) = 'failed' and (x.kind <> 'map.failed' or internal.reopens(r.body, x.step, x.count)))
-        or (x.kind = 'map.finished' and x.key is null and internal.reopens(r.body, x.step, x.count))
-      )
-  ) as f
-  anti join void as v on v.seq = f.seq
+    x.created_seq,
+    internal.type(x.kind) as type,
+    x.step,
+    x.count,
+    x.key,
+    max(x.seq) as seq
+  from (from turns where kind = 'retried') as r
+  join main.entries as x on x.created_seq = r.created_seq and x.seq < r.seq
+  where x.step is not null
+    and x.seq not in (select seq from void)
+    and (
+      starts_with(x.kind, 'rollback.')
+      or (internal.what(x.kind) = 'failed' and (x.kind <> 'map.failed' or internal.reopens(r.body, x.step, x.count)))
+      or (x.kind = 'map.finished' and x.key is null and internal.reopens(r.body, x.step, x.count))
+    )
   group by all
 ) as d
 join main.entries as e
@@ -146,7 +126,7 @@ join main.entries as e
   and e.count = d.count
   and e.key is not distinct from d.key
   and e.seq <= d.seq
-union
+union all
 select e.seq
 from (
   select
@@ -155,8 +135,8 @@ from (
     body ->> '$.item[0]' as step,
     try_cast(body ->> '$.item[1]' as integer) as count,
     body ->> '$.item[2]' as key
-  from main.entries
-  where kind = 'restarted' and body ->> '$.item' is not null and seq not in (select seq from void)
+  from turns
+  where body ->> '$.item' is not null
 ) as i
 join main.entries as e on e.created_seq = i.created_seq and e.seq < i.seq
 where e.step is not null
@@ -165,29 +145,13 @@ where e.step is not null
     else e.key = i.step || case when i.count = 1 then '' else '#' || i.count end || '[' || i.key || ']'
   end;
 
-create view internal.step_entries as
-select
-  e.created_seq,
-  e.seq,
-  e.recorded_at,
-  e.kind,
-  internal.type(e.kind) as type,
-  e.step,
-  e.count,
-  e.key,
-  e.body,
-  e.value
-from main.entries as e
-anti join internal.gone as g on g.seq = e.seq
-where e.step is not null;
-
 -- The last fence of an instance: an attempt that was running before it will never be heard of again.
 create view internal.fences as
 select
   created_seq,
   max(seq) as seq
-from internal.counted
-where kind in ('claimed', 'restarted', 'terminated')
+from main.entries
+where internal.is_fence(kind)
 group by created_seq;
 
 create macro internal.state(kind, seq, fence) as
@@ -202,54 +166,35 @@ create macro internal.state(kind, seq, fence) as
     else internal.what(kind)
   end;
 
-create view internal.taken as
-select
-  e.created_seq,
-  e.body ->> '$.event_id' as event_id,
-  min(e.recorded_at) as taken_at
-from main.entries as e
-anti join internal.gone as g on g.seq = e.seq
-where e.kind = 'wait.finished'
-group by e.created_seq, event_id;
-
 -- Events that no restart has dropped: one from a step keeps them, free to be taken again where their wait fell.
 create view internal.events as
 select
-  e.seq,
-  e.recorded_at,
-  e.created_seq,
-  e.body,
-  e.value,
-  e.body ->> '$.type' as type,
-  e.body ->> '$.event_id' as event_id,
-  t.taken_at
-from internal.counted as e
-left join internal.taken as t on t.created_seq = e.created_seq and t.event_id = e.body ->> '$.event_id'
+  e.*,
+  e.body ->> '$.type' as type
+from (
+  select
+    h.created_seq,
+    h.body ->> '$.event_id' as event_id,
+    min(h.seq) filter (h.kind = 'event') as seq,
+    arg_min(h.recorded_at, h.seq) filter (h.kind = 'event') as sent_at,
+    arg_min(h.sensitive, h.seq) filter (h.kind = 'event') as sensitive,
+    arg_min(h.body, h.seq) filter (h.kind = 'event') as body,
+    arg_min(h.value, h.seq) filter (h.kind = 'event') as value,
+    min(h.recorded_at) filter (h.kind = 'wait.finished') as taken_at
+  from main.entries as h
+  where internal.is_of_events(h.kind) and h.seq not in (select seq from internal.gone)
+  group by h.created_seq, event_id
+) as e
 left join (
   select
     created_seq,
     max(seq) as seq
-  from internal.restarts
+  from internal.turns
   where kind = 'restarted' and keep_below = 0
   group by created_seq
 ) as r on r.created_seq = e.created_seq
-where e.kind = 'event'
+where e.seq is not null
   and (r.seq is null or r.seq < e.seq);
-
--- Events that a wait may take.
-create view internal.free as
-select distinct
-  e.created_seq,
-  e.type
-from internal.events as e
-anti join (
-  select
-    created_seq,
-    body ->> '$.event_id' as event_id
-  from internal.counted
-  where kind = 'set_aside'
-) as s on s.created_seq = e.created_seq and s.event_id = e.event_id
-where e.taken_at is null;
 
 -- The table of nbflow/core/status.py: (status, what happened) -> status; anything else changes nothing.
 create macro internal.after(status, kind) as
@@ -285,70 +230,90 @@ create macro internal.after(status, kind) as
     else status
   end;
 
--- The life of each instance: its status, save whether it waits, and the entries that say more.
+-- The life of each instance: its status, save whether it waits, and what the last entries about it say.
 create view internal.lives as
 select
   e.created_seq,
   list_reduce(list(e.kind order by e.seq), lambda status, kind : internal.after(status, kind), 'queued') as status,
   min(e.recorded_at) filter (e.kind = 'activated' and e.seq > coalesce(r.seq, 0)) as started_at,
-  max(e.seq) filter (e.kind = 'activated') as activated_seq,
-  max(e.seq) filter (e.kind in ('completed', 'errored', 'terminated')) as end_seq
-from internal.counted as e
-left join (select created_seq, max(seq) as seq from internal.restarts where kind = 'restarted' group by created_seq) as r
-  on r.created_seq = e.created_seq
-where e.kind not in ('created', 'claimed', 'released', 'event', 'set_aside')
+  arg_max(e.body, e.seq) filter (e.kind = 'activated') as activated,
+  max(e.seq) filter (internal.is_over(e.kind)) as end_seq,
+  arg_max(e.recorded_at, e.seq) filter (internal.is_over(e.kind)) as ended_at
+from main.entries as e
+left join (
+  select
+    created_seq,
+    max(seq) as seq
+  from main.entries
+  where kind = 'restarted'
+  group by created_seq
+) as r on r.created_seq = e.created_seq
+where e.step is null
+  and e.kind not in ('created', 'claimed', 'released', 'event', 'set_aside')
+  and e.seq not in (select seq from internal.void)
 group by e.created_seq;
 
 -- Instances of which everything open waits, and not for an event that is there already. Of those that are over some are in it.
 create view internal.waiting as
 with gone as materialized (from internal.gone),
-open as materialized (
+turns as materialized (from internal.turns)
+select s.created_seq
+from (
   select
     e.created_seq,
     internal.type(e.kind) as type,
     e.step,
     e.count,
     e.key,
-    arg_max(e.kind, e.seq) as kind,
-    max(e.seq) as seq,
-    arg_max(e.body ->> '$.event_type', e.seq) as event_type
+    arg_max(e.kind, internal.rank(e.kind, e.seq)) as kind,
+    max(e.seq) as seq
   from main.entries as e
-  anti join gone as g on g.seq = e.seq
-  anti join (
-    select created_seq
-    from main.entries
-    where kind in ('completed', 'errored', 'terminated', 'restarted', 'retried')
-    group by created_seq
-    having bool_or(kind in ('completed', 'errored', 'terminated')) and not bool_or(kind in ('restarted', 'retried'))
-  ) as over on over.created_seq = e.created_seq
-  where e.step is not null and not internal.is_end(e.kind)
+  semi join (
+    select c.seq
+    from main.entries as c
+    anti join (
+      select created_seq
+      from main.entries
+      where internal.is_over(kind) or internal.is_turn(kind)
+      group by created_seq
+      having not bool_or(internal.is_turn(kind))
+    ) as over on over.created_seq = c.seq
+    where c.kind = 'created'
+  ) as unfinished on unfinished.seq = e.created_seq
+  where e.step is not null and e.seq not in (select seq from gone)
   group by e.created_seq, type, e.step, e.count, e.key
-)
-select s.created_seq
-from open as s
-anti join (
-  select
-    e.created_seq,
-    internal.type(e.kind) as type,
-    e.step,
-    e.count,
-    e.key
-  from main.entries as e
-  join (select distinct created_seq from open) as o on o.created_seq = e.created_seq
-  anti join gone as g on g.seq = e.seq
-  where e.step is not null and internal.is_end(e.kind)
-) as d
-  on d.created_seq = s.created_seq
-  and d.type = s.type
-  and d.step = s.step
-  and d.count = s.count
-  and d.key is not distinct from s.key
+  having not internal.is_end(arg_max(e.kind, internal.rank(e.kind, e.seq)))
+) as s
 left join internal.fences as f on f.created_seq = s.created_seq
-left join internal.free as e on e.created_seq = s.created_seq and s.kind = 'wait.started' and e.type = s.event_type
+left join (
+  select distinct
+    w.created_seq,
+    w.seq
+  from main.entries as w
+  join (
+    select
+      h.created_seq,
+      max(h.seq) filter (h.kind = 'event') as seq,
+      max(h.body ->> '$.type') as type
+    from main.entries as h
+    where internal.is_of_events(h.kind) and h.seq not in (select seq from gone)
+    group by h.created_seq, h.body ->> '$.event_id'
+    having bool_and(h.kind = 'event')
+  ) as e on e.created_seq = w.created_seq and e.type = w.body ->> '$.event_type'
+  left join (
+    select
+      created_seq,
+      max(seq) as seq
+    from turns
+    where kind = 'restarted' and keep_below = 0
+    group by created_seq
+  ) as r on r.created_seq = w.created_seq
+  where w.kind = 'wait.started' and (r.seq is null or r.seq < e.seq)
+) as e on e.seq = s.seq
 group by s.created_seq
 having bool_or(internal.state(s.kind, s.seq, f.seq) in ('retrying', 'sleeping', 'waiting'))
   and not bool_or(internal.state(s.kind, s.seq, f.seq) = 'running')
-  and count(e.created_seq) = 0;
+  and count(e.seq) = 0;
 
 create view instances as
 select
@@ -358,18 +323,17 @@ select
   case when l.status = 'running' and w.created_seq is not null then 'waiting' else coalesce(l.status, 'queued') end as status,
   i.created_at,
   l.started_at,
-  case when l.status in ('complete', 'errored', 'terminated') then e.recorded_at end as ended_at,
-  internal.json(i.value, i.body) as params,
-  case when l.status = 'complete' and e.kind = 'completed' then internal.json(e.value, e.body) end as output,
+  case when l.status in ('complete', 'errored', 'terminated') then l.ended_at end as ended_at,
+  internal.json(i.value, i.body, i.sensitive) as params,
+  case when l.status = 'complete' and e.kind = 'completed' then internal.json(e.value, e.body, e.sensitive) end as output,
   case when l.status = 'errored' then e.body ->> '$.error.type' end as error_type,
-  case when l.status = 'errored' then internal.shown(e.body ->> '$.error.message', e.body) end as error_message,
-  coalesce(a.body ->> '$.code_hash', i.body ->> '$.code_hash') as code_hash,
+  case when l.status = 'errored' then internal.shown(e.body ->> '$.error.message', e.sensitive) end as error_message,
+  coalesce(l.activated ->> '$.code_hash', i.body ->> '$.code_hash') as code_hash,
   coalesce(i.body ->> '$.parent.id', i.body ->> '$.parent') as parent_id
 from internal.instances as i
 left join internal.lives as l on l.created_seq = i.created_seq
 left join internal.waiting as w on w.created_seq = i.created_seq
-left join (select * from main.entries where kind in ('completed', 'errored', 'terminated')) as e on e.seq = l.end_seq
-left join (select seq, body from main.entries where kind = 'activated') as a on a.seq = l.activated_seq;
+left join (from main.entries where internal.is_over(kind)) as e on e.seq = l.end_seq;
 comment on view instances is 'one row per instance: status, parameters, output';
 comment on column instances.workflow is 'name of the workflow';
 comment on column instances.instance_id is 'id; it may be used again after delete';
@@ -385,50 +349,75 @@ comment on column instances.error_message is 'text of the error that ended it';
 comment on column instances.code_hash is 'source of the workflow it ran last: hash in sources';
 comment on column instances.parent_id is 'id of the instance that made it';
 
-create view internal.steps as
-select
-  created_seq,
-  type,
-  step,
-  count,
-  key,
-  arg_max(kind, internal.rank(kind, seq)) as kind,
-  arg_max(seq, internal.rank(kind, seq)) as seq,
-  arg_max(recorded_at, internal.rank(kind, seq)) as recorded_at,
-  arg_max(body, internal.rank(kind, seq)) as body,
-  arg_max(value, internal.rank(kind, seq)) as value,
-  arg_min(body, seq) as first_body,
-  arg_min(recorded_at, seq) as first_recorded_at
-from internal.step_entries
-group by created_seq, type, step, count, key;
-
+-- Of most steps one entry tells all ("whole"); the entries of the others are put together.
 create view steps as
+with gone as materialized (from internal.gone)
+select
+  i.workflow,
+  i.instance_id,
+  e.created_seq,
+  e.step as name,
+  e.count,
+  e.key,
+  internal.type(e.kind) as type,
+  'finished' as status,
+  e.attempt as attempts,
+  e.started_at,
+  e.recorded_at as ended_at,
+  date_diff('microsecond', e.started_at, e.recorded_at) / 1e6 as duration_s,
+  internal.json(e.value, e.body, e.sensitive) as output,
+  e.body ->> '$.output_type' as output_type,
+  case when e.sensitive is not true then (select value from main.meta where key = 'artifacts') || '/' || e.uri end as output_uri,
+  null::varchar as error_type,
+  null::varchar as error_message,
+  e.body ->> '$.code_hash' as code_hash
+from main.entries as e
+join internal.instances as i on i.created_seq = e.created_seq
+where e.whole
+  and e.seq not in (select seq from gone)
+union all
 select
   i.workflow,
   i.instance_id,
   s.created_seq,
-  s.step as name,
+  s.step,
   s.count,
   s.key,
   s.type,
-  internal.state(s.kind, s.seq, n.seq) as status,
-  coalesce(try_cast(s.body ->> '$.attempt' as integer), 0) as attempts,
-  coalesce(try_cast(s.first_body ->> '$.started_at' as timestamptz), s.first_recorded_at) as started_at,
+  internal.state(s.kind, s.seq, n.seq),
+  coalesce(s.attempt, 0),
+  s.started_at,
   case when internal.is_end(s.kind) or ends_with(s.kind, '.cancelled') then s.recorded_at end as ended_at,
-  date_diff(
-    'microsecond',
-    coalesce(try_cast(s.first_body ->> '$.started_at' as timestamptz), s.first_recorded_at),
-    ended_at
-  ) / 1e6 as duration_s,
-  case when internal.what(s.kind) = 'finished' then internal.json(s.value, s.body) end as output,
-  s.body ->> '$.output_type' as output_type,
-  case
-    when not internal.withheld(s.body) then (select value from main.meta where key = 'artifacts') || '/' || (s.body ->> '$.uri')
-  end as output_uri,
-  s.body ->> '$.error.type' as error_type,
-  internal.shown(s.body ->> '$.error.message', s.body) as error_message,
-  coalesce(s.body ->> '$.code_hash', s.first_body ->> '$.code_hash') as code_hash
-from internal.steps as s
+  date_diff('microsecond', s.started_at, ended_at) / 1e6,
+  case when ends_with(s.kind, '.finished') then internal.json(s.value, s.body, s.sensitive) end,
+  s.body ->> '$.output_type',
+  case when s.sensitive is not true then (select value from main.meta where key = 'artifacts') || '/' || s.uri end,
+  case when not ends_with(s.kind, '.finished') then s.body ->> '$.error.type' end,
+  case when not ends_with(s.kind, '.finished') then internal.shown(s.body ->> '$.error.message', s.sensitive) end,
+  coalesce(s.body ->> '$.code_hash', s.first_body ->> '$.code_hash')
+from (
+  select
+    e.created_seq,
+    internal.type(e.kind) as type,
+    e.step,
+    e.count,
+    e.key,
+    arg_max(e.kind, internal.rank(e.kind, e.seq)) as kind,
+    arg_max(e.seq, internal.rank(e.kind, e.seq)) as seq,
+    arg_max(e.recorded_at, internal.rank(e.kind, e.seq)) as recorded_at,
+    arg_max_null(e.attempt, internal.rank(e.kind, e.seq)) as attempt,
+    arg_min(coalesce(e.started_at, e.recorded_at), e.seq) as started_at,
+    arg_min(e.body, e.seq) as first_body,
+    arg_max_null(e.uri, internal.rank(e.kind, e.seq)) as uri,
+    arg_max_null(e.sensitive, internal.rank(e.kind, e.seq)) as sensitive,
+    arg_max(e.body, internal.rank(e.kind, e.seq)) as body,
+    arg_max_null(e.value, internal.rank(e.kind, e.seq)) as value
+  from main.entries as e
+  where e.step is not null
+    and e.whole is not true
+    and e.seq not in (select seq from gone)
+  group by e.created_seq, internal.type(e.kind), e.step, e.count, e.key
+) as s
 join internal.instances as i on i.created_seq = s.created_seq
 left join internal.fences as n on n.created_seq = s.created_seq;
 comment on view steps is 'one row per step, sleep, wait and map item; output_uri is the path of a stored table or array';
@@ -452,11 +441,31 @@ comment on column steps.error_message is 'text of the last error';
 comment on column steps.code_hash is 'code of the body';
 
 create view attempts as
+with gone as materialized (from internal.gone)
 select
-  t.workflow,
-  t.instance_id,
+  i.workflow,
+  i.instance_id,
+  e.created_seq,
+  e.step as name,
+  e.count,
+  e.key,
+  e.attempt,
+  'finished' as status,
+  e.started_at,
+  e.recorded_at as ended_at,
+  null::varchar as error_type,
+  null::varchar as error_message
+from main.entries as e
+join internal.instances as i on i.created_seq = e.created_seq
+where e.whole
+  and not starts_with(e.kind, 'rollback.')
+  and e.seq not in (select seq from gone)
+union all
+select
+  i.workflow,
+  i.instance_id,
   t.created_seq,
-  t.step as name,
+  t.step,
   t.count,
   t.key,
   t.attempt,
@@ -464,39 +473,43 @@ select
     when 'started' then case when t.seq < n.seq then 'interrupted' else 'running' end
     when 'retrying' then 'failed'
     else internal.what(t.kind)
-  end as status,
+  end,
   t.started_at,
-  case when not ends_with(t.kind, '.started') then t.recorded_at end as ended_at,
-  t.body ->> '$.error.type' as error_type,
-  internal.shown(t.body ->> '$.error.message', t.body) as error_message
+  case when not ends_with(t.kind, '.started') then t.recorded_at end,
+  case when not ends_with(t.kind, '.finished') then t.body ->> '$.error.type' end,
+  case when not ends_with(t.kind, '.finished') then internal.shown(t.body ->> '$.error.message', t.sensitive) end
 from (
   select
-    i.workflow,
-    i.instance_id,
-    e.created_seq,
-    e.type,
-    e.step,
-    e.count,
-    e.key,
-    try_cast(e.body ->> '$.attempt' as integer) as attempt,
-    max(e.seq) as seq,
-    arg_max(e.kind, e.seq) as kind,
-    arg_max(e.recorded_at, e.seq) as recorded_at,
-    arg_max(e.body, e.seq) as body,
-    arg_min(coalesce(try_cast(e.body ->> '$.started_at' as timestamptz), e.recorded_at), e.seq) as started_at
-  from internal.step_entries as e
-  join internal.instances as i on i.created_seq = e.created_seq
-  join internal.steps as s  -- what came after the end of its step changes nothing
-    on s.created_seq = e.created_seq
-    and s.type = e.type
-    and s.step = e.step
-    and s.count = e.count
-    and s.key is not distinct from e.key
-    and e.seq <= s.seq
-  where e.type <> 'rollback'
-  group by i.workflow, i.instance_id, e.created_seq, e.type, e.step, e.count, e.key, attempt
-  having attempt is not null
+    created_seq,
+    type,
+    step,
+    count,
+    key,
+    attempt,
+    max(seq) as seq,
+    arg_max(kind, seq) as kind,
+    arg_max(recorded_at, seq) as recorded_at,
+    arg_max_null(sensitive, seq) as sensitive,
+    arg_max(body, seq) as body,
+    arg_min(coalesce(started_at, recorded_at), seq) as started_at
+  from (
+    select
+      e.*,
+      internal.type(e.kind) as type,
+      min(e.seq) filter (internal.is_end(e.kind)) over (
+        partition by e.created_seq, internal.type(e.kind), e.step, e.count, e.key
+      ) as end_seq
+    from main.entries as e
+    where e.step is not null
+      and e.whole is not true
+      and not starts_with(e.kind, 'rollback.')
+      and e.seq not in (select seq from gone)
+  )
+  where attempt is not null
+    and (end_seq is null or seq <= end_seq)  -- what came after the end of its step changes nothing
+  group by created_seq, type, step, count, key, attempt
 ) as t
+join internal.instances as i on i.created_seq = t.created_seq
 left join internal.fences as n on n.created_seq = t.created_seq;
 comment on view attempts is 'one row per try of a step';
 comment on column attempts.workflow is 'name of the workflow';
@@ -518,8 +531,8 @@ select
   i.instance_id,
   i.created_seq,
   e.type,
-  internal.json(e.value, e.body) as payload,
-  e.recorded_at as sent_at,
+  internal.json(e.value, e.body, e.sensitive) as payload,
+  e.sent_at,
   e.body ->> '$.by' as sent_by,
   e.taken_at as consumed_at
 from internal.events as e
@@ -547,7 +560,7 @@ select
   e.count,
   case when e.kind <> 'created' then e.key end as key,
   e.body,
-  case when not internal.withheld(e.body) then e.value end as value
+  case when e.sensitive is not true then e.value end as value
 from main.entries as e
 join internal.instances as i on i.created_seq = e.created_seq;
 comment on view history is 'the entries of instances that are not deleted, with the names of workflow and instance';

@@ -121,7 +121,7 @@ def test_tables_and_columns_explain_themselves(opened):
     columns = store.sql(
         "select column_name, comment from duckdb_columns() where database_name = 'nb' and table_name = 'entries'"
     ).fetchall()
-    assert len(columns) == 10
+    assert len(columns) == 16
     assert all(comment for _, comment in columns)
 
 
@@ -240,6 +240,45 @@ def test_a_store_made_before_logs_were_kept_is_brought_up_to_date(file):
         store.close()
 
 
+def as_schema_3(file):
+    """Make the tables and views of a store those of schema 3."""
+    views = ("instances", "steps", "attempts", "events", "history", "logs")
+    outside(file, "drop schema internal cascade; " + "; ".join(f"drop view {view}" for view in views))
+    columns = "seq, recorded_at, created_seq, token, kind, step, count, key, body, value"
+    outside(file, f"create table other as select {columns} from entries order by seq; drop table entries")
+    outside(file, "alter table other rename to entries; update meta set value = '3' where key = 'schema'")
+
+
+def test_a_store_of_schema_3_gets_its_columns_filled_from_the_bodies(file):
+    with_rows(file, 4)
+    columns = 'select seq, kind, "order", attempt, started_at, whole, uri, sensitive, body from entries'
+    outside(file, "insert into entries (seq, recorded_at, created_seq, token, kind, step, count, body) "
+            "select 7, now(), 1, 1, 'do.started', 's1', 1, 'no json'")  # fmt: skip
+    before = outside(file, f"{columns} order by seq")
+    as_schema_3(file)
+    store = FileStore(file)
+    try:
+        after = store.sql(f"{columns} order by seq").fetchall()
+        assert [row[:5] for row in after[:-1]] == [row[:5] for row in before[:-1]]
+        assert [row[6:] for row in after] == [row[6:] for row in before]
+        assert [row[0] for row in after if row[5]] == [3, 5, 6]  # alone, and of the first attempt
+        assert store.sql("select count(*), min(status) from steps").fetchall() == [(4, "finished")]
+    finally:
+        store.close()
+
+
+def test_an_attempt_at_the_next_schema_that_failed_is_no_hindrance_to_another(file, monkeypatch):
+    with_rows(file, 10)
+    monkeypatch.setattr(migrate, "SCHEMA", NOW + 1)
+    monkeypatch.setattr(migrate, "STEPS", {NOW: "select nonsense"})
+    for _ in range(2):
+        with pytest.raises(StoreError, match="nonsense"):
+            FileStore(file)
+    monkeypatch.setattr(migrate, "STEPS", {NOW: "select 1"})
+    FileStore(file).close()
+    assert outside(file, "select value from meta where key = 'schema'") == [(str(NOW + 1),)]
+
+
 def test_a_step_to_the_next_schema_that_fails_changes_nothing(file, monkeypatch):
     with_rows(file, 10)
     monkeypatch.setattr(migrate, "SCHEMA", NOW + 1)
@@ -284,7 +323,7 @@ def test_an_unknown_kind_of_entry_asks_for_a_newer_nbflow(file, opened):
     with_rows(file, 1)
     outside(
         file,
-        "insert into entries select seq + 1, recorded_at, created_seq, token, 'do.dreamt', step, count, key, body, value from entries where seq = 3",
+        "insert into entries select * replace (seq + 1 as seq, 'do.dreamt' as kind) from entries where seq = 3",
     )
     with pytest.raises(StoreVersionError, match=r"kind 'do.dreamt'"):
         opened().read(1)
@@ -294,7 +333,7 @@ def test_an_unknown_kind_of_entry_asks_for_a_newer_nbflow(file, opened):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-@pytest.mark.parametrize("what", ["folder", "file"])
+@pytest.mark.parametrize("what", ["folder", "file", "folder above"])
 def test_without_write_access_the_message_says_what_and_nothing_is_made(tmp_path, what):
     nobody = pwd.getpwnam("nobody").pw_uid
     folder = tmp_path / "shared"
@@ -306,6 +345,9 @@ def test_without_write_access_the_message_says_what_and_nothing_is_made(tmp_path
     if what == "file":
         with_rows(file, 3)
         file.chmod(0o444)
+    if what == "folder above":
+        folder.chmod(0o700)
+        file = folder / "inner" / "history.duckdb"
     before = listing(folder)
     done = run(
         """

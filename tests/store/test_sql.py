@@ -1,5 +1,6 @@
+import re
 import threading
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import duckdb
 import msgspec
@@ -12,7 +13,7 @@ from nbflow.core.history import History, status_of
 from nbflow.core.model import Draft, Kind, Status, StepState, StepType
 from nbflow.core.status import after
 from nbflow.errors import StoreError, UsageError
-from nbflow.store import queries
+from nbflow.store import lines, queries
 from nbflow.store.database import Database, make_schema
 from nbflow.store.desk import placed
 from nbflow.store.layout import Layout
@@ -65,6 +66,8 @@ def lives(draw):
                 ends = [Kind.DO_FINISHED, Kind.DO_FAILED, Kind.DO_RETRYING, Kind.DO_CANCELLED]
                 which = draw(st.sampled_from(ends)) if step.state is StepState.RUNNING else Kind.DO_STARTED
                 given_body["attempt"] = step.attempt + (which is Kind.DO_STARTED)
+                if which is not Kind.DO_STARTED:
+                    given_body["started_at"] = step.attempts[-1].started_at.isoformat()
             elif step.key.type is StepType.SLEEP:
                 which = draw(st.sampled_from([Kind.SLEEP_FINISHED, Kind.SLEEP_CANCELLED]))
             else:
@@ -173,11 +176,56 @@ def history(tmp_path_factory):
     max_examples=60,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-@given(lives())
-def test_views_tell_what_the_fold_tells(history, entries):
+@given(lives(), st.lists(st.integers(1, 20), max_size=3))
+def test_views_tell_what_the_fold_tells(history, entries, ways):
+    """Through journals, in however many loads, and written directly."""
+    fold = told_by_fold(History(entries))
     history.rows("delete from entries")
     history.write(placed(entries), 0)
-    assert told_by_views(history.rows) == told_by_fold(History(entries))
+    assert told_by_views(history.rows) == fold
+    history.rows("delete from entries")
+    rest, last = [lines.framed(lines.of_entry(entry)) for entry in placed(entries)], 0
+    for size in [*ways, len(rest)]:
+        if part := rest[:size]:
+            rest, last = rest[size:], last + history.load(b"".join(part), last)
+    assert told_by_views(history.rows) == fold
+
+
+def test_columns_repeat_what_the_body_says(history):
+    said = {"order": 3, "attempt": 2, "started_at": "2030-01-01T00:00:00+00:00"}
+    made = [
+        entry(Kind.DO_FINISHED, 1, step="s", value=b"j1", **said, uri="W/a/1", sensitive=True),
+        entry(Kind.DO_FINISHED, 1, step="t", value=b"j1"),
+        entry(Kind.COMPLETED, 1, uri="W/a/2"),
+        entry(Kind.EVENT, 1, event_id="e", sensitive=True),
+    ]
+    columns = 'select "order", attempt, started_at, uri, sensitive from entries order by seq'
+    told = [
+        (3, 2, datetime(2030, 1, 1, tzinfo=UTC), "W/a/1", True),
+        (0, None, None, None, None),
+        (None, None, None, "W/a/2", None),
+        (None, None, None, None, True),
+    ]
+    history.rows("delete from entries")
+    history.write(made, 0)
+    assert history.rows(columns) == told
+    history.rows("delete from entries")
+    of_an_older_nbflow = [re.sub(rb',"order":.*(?=}$)', b"", lines.of_entry(one)) for one in made]
+    history.load(b"".join(lines.framed(line) for line in of_an_older_nbflow), 0)
+    assert history.rows(columns) == [told[0], (None, *told[1][1:]), *told[2:]]
+
+
+def test_a_step_that_began_and_ended_in_one_load_is_whole_and_no_other(history):
+    def load(*made):
+        history.load(
+            b"".join(lines.framed(lines.of_entry(one)) for one in made), history.rows("select count(*) from entries")[0][0]
+        )
+
+    history.rows("delete from entries")
+    load(started(1, "fast"), finished(1, "fast"), started(1, "slow"))
+    load(finished(1, "slow"), started(1, "again"), entry(Kind.DO_RETRYING, 1, step="again", order=1, attempt=1),
+         started(1, "again", attempt=2), finished(1, "again", attempt=2))  # fmt: skip
+    assert history.rows("select step from entries where whole") == [("fast",)]
 
 
 def test_the_status_table_is_the_same_in_sql(history):
@@ -367,12 +415,14 @@ def test_the_file_is_readable_by_other_tools_under_any_name(opened, file):
         "select * from query('delete from entries')",
         "explain analyze delete from entries",
         "prepare p as select 1",
+        "pivot entries on kind using count(*); delete from entries",
+        "pivot (select * from query('delete from entries')) on kind using count(*)",
     ],
 )
 def test_what_would_change_something_is_refused(opened, query):
     store = opened()
     created = start_instance(store)
-    with pytest.raises(UsageError, match=r"only reads the history|the query failed"):
+    with pytest.raises(UsageError, match=r"only reads the history|the query failed|takes one statement"):
         store.sql(query)
     assert names(store.read(created)) == ["created", "claimed"]
     assert store.sql("select count(*) from meta").fetchall() == [(4,)]
@@ -420,6 +470,20 @@ def test_describing_and_explaining_and_writing_a_file_work(opened, tmp_path):
     assert "Scan" in str(store.sql("explain select * from instances").fetchall())
     store.sql(f"copy (select workflow from instances) to '{tmp_path}/out.csv'")
     assert (tmp_path / "out.csv").read_text() == "workflow\nW\n"
+
+
+@pytest.mark.parametrize(
+    "query", ["pivot steps on status using count(*) group by instance_id", "from (pivot steps on status using count(*)) "]
+)
+def test_a_pivot_is_a_question_like_any_other(opened, query):
+    store = opened()
+    created = start_instance(store)
+    store.append(finished(created, "s"))
+    store.append(started(created, "t"))
+    relation = store.sql(query)
+    assert {"finished", "running"} <= set(relation.columns)
+    store.append(finished(created, "u"))
+    assert len(store.sql(query).fetchall()) >= 1
 
 
 def test_too_many_rows_are_an_error_that_knows_the_way_out(opened, monkeypatch):
