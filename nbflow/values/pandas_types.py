@@ -1,5 +1,6 @@
 """pandas frames, series and indexes (as Parquet) and its scalars."""
 
+import functools
 import importlib
 import io
 import sys
@@ -23,8 +24,7 @@ def _pandas(writer: Writer, value: Any, frame: Any, **shape: Any) -> Node:
         if not frame.columns.is_unique:
             twice = frame.columns[frame.columns.duplicated()][0]
             raise altered(kind, f"column {twice!r}", "another column has the same name")
-    if len(kinds := set(map(type, frame.columns))) > 1:
-        raise altered(kind, f"its column names {_few(frame.columns)}", f"they are of {len(kinds)} types")
+    _refuse_mixed_names(kind, frame.columns)
     extra = {**shape, "index": _index_extra(writer, frame.index), "columns": _index_extra(writer, frame.columns)}
     if attrs := getattr(value, "attrs", None):
         extra["attrs"] = writer.child(".attrs", attrs)
@@ -40,6 +40,17 @@ def _pandas(writer: Writer, value: Any, frame: Any, **shape: Any) -> Node:
         raise _blame(kind, bare, error) from error
     _compare_frames(kind, frame, back)
     return writer.file("pandas", "parquet", content, type=kind, extra=extra)
+
+
+def _refuse_mixed_names(kind: str, columns: Any) -> None:
+    """Refuse column names that pyarrow would warn of and then turn into text."""
+    from pandas.api.types import infer_dtype
+
+    if len(kinds := set(map(type, columns))) > 1:
+        raise altered(kind, f"its column names {_few(columns)}", f"they are of {len(kinds)} types")
+    for level in getattr(columns, "levels", [columns]):
+        if "mixed" in infer_dtype(level):
+            raise altered(kind, f"its column names {_few(columns)}", "they are no texts, numbers or moments")
 
 
 def _bare(frame: Any) -> Any:
@@ -96,9 +107,15 @@ def _frame_back(table: Any, reader: Reader, extra: Tagged) -> Any:
     return frame
 
 
+@functools.cache
+def _know_extension_types() -> None:
+    """Make pandas tell Arrow of its periods and intervals, which it does when it first writes one: else they are structs."""
+    library("pyarrow").array(library("pandas").interval_range(0, 1).array)
+
+
 @decodes("pandas")
 def _pandas_back(reader: Reader, node: Tagged) -> Any:
-    library("pandas")
+    _know_extension_types()
     extra = node["extra"]
     with reader.open(node) as file:
         value = _frame_back(from_parquet(file), reader, extra)
