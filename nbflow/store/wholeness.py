@@ -18,11 +18,7 @@ def wholeness(layout: Layout, rows: Rows) -> None:
         StoreCorruptError: it is not whole; says what is missing.
     """
     [(block,)] = rows("select block_size from pragma_database_size() where database_name = 'nb'")
-    [(last,)] = rows(
-        "select coalesce(max(greatest(block_id, coalesce(list_max(additional_block_ids), -1))), -1) "
-        "from pragma_storage_info('nb.entries')"
-    )
-    _has_blocks(layout, last + 1, block)
+    _has_blocks(layout, _last_block(rows, "nb.entries") + 1, block)
     last, count = rows("select coalesce(max(seq), 0), count(*) from nb.entries")[0]
     purged = int(rows("select coalesce(max(value), '0') from nb.meta where key = 'purged'")[0][0])
     if last - count != purged:
@@ -34,7 +30,7 @@ def wholeness(layout: Layout, rows: Rows) -> None:
 
 
 def all_blocks(layout: Layout, rows: Rows) -> None:
-    """No block that holds tables and views themselves may be missing; for a file that nobody is writing.
+    """No block of any table, nor of what describes tables and views, may be missing; for a file that nobody is writing.
 
     What the file's header counts is no measure: free blocks at the end are cut off and stay counted.
 
@@ -43,7 +39,16 @@ def all_blocks(layout: Layout, rows: Rows) -> None:
     """
     [(block,)] = rows("select block_size from pragma_database_size() where database_name = 'nb'")
     [(last,)] = rows("select coalesce(max(block_id), -1) from pragma_metadata_info('nb')")
-    _has_blocks(layout, last + 1, block)
+    tables = rows("select schema_name || '.' || table_name from duckdb_tables() where database_name = 'nb'")
+    _has_blocks(layout, max(last, *(_last_block(rows, f"nb.{name}") for (name,) in tables)) + 1, block)
+
+
+def _last_block(rows: Rows, table: str) -> int:
+    last: int = rows(
+        "select coalesce(max(greatest(block_id, coalesce(list_max(additional_block_ids), -1))), -1) "
+        f"from pragma_storage_info('{table}')"
+    )[0][0]
+    return last
 
 
 def _has_blocks(layout: Layout, blocks: int, block: int) -> None:
