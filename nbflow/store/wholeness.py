@@ -44,10 +44,11 @@ def all_blocks(layout: Layout, rows: Rows) -> None:
 
 
 def _last_block(rows: Rows, table: str) -> int:
-    last: int = rows(
-        "select coalesce(max(greatest(block_id, coalesce(list_max(additional_block_ids), -1))), -1) "
+    query = (
+        "select coalesce(max(greatest(block_id, coalesce(list_max(additional_block_ids), -1))), -1) "  # noqa: S608 - ours
         f"from pragma_storage_info('{table}')"
-    )[0][0]
+    )
+    last: int = rows(query)[0][0]
     return last
 
 
