@@ -353,6 +353,34 @@ def test_a_complete_instance_goes_on_saying_what_is_stale_in_a_body_inside_run(b
     assert book.ran == ["load", "embed"]
 
 
+BODIES_WITHOUT_A_NAME = """%%workflow {id} --as inst
+class Ingest(WorkflowEntrypoint):
+    async def run(self, event, step):
+        words = await step.do("load", lambda: ["a", "bb"])
+        await step.do("count", len, words)
+        await step.do("upper", "x".upper)
+        return await step.map("lengths", len, words)
+"""
+
+
+def test_a_complete_instance_says_nothing_of_bodies_that_have_no_name_of_the_notebook(book):
+    for _ in range(2):
+        assert "stale" not in book.cell(BODIES_WITHOUT_A_NAME, until="finished")
+    assert book.stale == {}
+
+
+def test_code_changes_corrects_what_was_found_by_name(book):
+    flow = edited(
+        CELL, ('answer = await step.wait_for_event("ask", "approval")', ""), ("return answer.payload", "return 1")
+    )
+    book.cell(flow, until="finished")
+    book.run(HELPERS.replace("text.strip()", "text.strip().lower()"))
+    assert "1 stale: load" in book.cell(flow, until="finished")
+    book.run(HELPERS)
+    assert repr_of(book)["stale"] == []
+    assert book.stale == {}
+
+
 def test_without_an_id_a_complete_workflow_whose_cell_was_edited_is_a_new_instance(book):
     flow = CELL.replace('answer = await step.wait_for_event("ask", "approval")', "").replace(
         "return answer.payload", "return 1"

@@ -111,6 +111,7 @@ class _Probe(LiveInstance):
         """Call `run`. On the loop."""
         workflow = self.workflow
         assert workflow is not None
+        self.codes.begin()  # its calls know better than what was found by name
         try:
             event = make_event(codec.decode(self.history.head.params, self.files), self.history.head)
         except UndecodableError as error:
@@ -210,7 +211,8 @@ def _by_name(now: Mapping[str, Part], code: StepCode) -> Fingerprint | None:
     """The recorded parts with what their names mean now in their places; None where that is the same."""
     recorded = code.parts() or {}
     named = _NAME.search(code.text)
-    meant = {label: now.get(named[1] if label == BODY and named is not None else label) for label in recorded}
+    body = now.get(named[1]) if named is not None else None  # no name leads to a lambda or to what has no source
+    meant = {label: body if label == BODY else now.get(label) for label in recorded}
     if all(part is None or part.hash == recorded[label] for label, part in meant.items()):
         return None
     parts = [
