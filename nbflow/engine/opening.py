@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from nbflow.core import names
-from nbflow.core.history import Head, History
+from nbflow.core.history import Head, History, StepRecord
 from nbflow.core.model import FINISHED, Kind, Status, StepState, StepType
 from nbflow.engine.calls import noted
 from nbflow.engine.code import changes
@@ -89,7 +89,10 @@ def open_found(
     if head is not None and head.status in FINISHED and head.status is not Status.ERRORED:
         changed = instance_id is None and head.code_hash != workflow.code_hash
         if again or changed:
-            return _create(engine, workflow, _next_id(engine, workflow, instance_id), params)
+            opened = _create(engine, workflow, _next_id(engine, workflow, instance_id), params)
+            if changed and not again and opened.what == "created":
+                opened.line += f": the code has changed since {head.instance_id} was {head.status}"
+            return opened
         since = head.ended_at.isoformat(sep=" ", timespec="seconds") if head.ended_at else ""
         line = f"Nothing ran: {head.status} since {since}. Run again: --again"
         instance = WorkflowInstance(engine, head)
@@ -187,14 +190,14 @@ def _go_on(engine: "Engine", workflow: Workflow, head: Head) -> Opened:
     if live.history.head.status is Status.PAUSED:
         return Opened(instance, "adopted", f"{instance.id} is paused, {_from_history(live.history)}; resume it to go on")
     if live.history.head.status is Status.ERRORED:
-        failed = [str(step.key) for step in live.history.steps.values() if step.state is StepState.FAILED]
+        failed = [_failed(step) for step in live.history.steps.values() if step.state is StepState.FAILED]
         before = _steps(live.history)
         with live.lock:
             start = retried_from(live.history)
             live.record(Kind.RETRIED, None, {"by": "cell"} | start, acked=noted)
         engine.store.flush()
         what = f"goes on at {', '.join(failed[:3])}" if failed else "goes on"
-        if start:
+        if "keep_below" in start:
             what = f"rolled back: {_counted(before - _steps(live.history))} run again"
         return Opened(instance, "retried", f"resumed {instance.id}: {_from_history(live.history)}, {what}", live)
     return Opened(instance, "resumed", f"resumed {instance.id}: {_from_history(live.history)}{_again(live.history)}", live)
@@ -217,6 +220,13 @@ def _go_on_later(engine: "Engine", instance: WorkflowInstance, head: Head) -> Op
 
 def _from_history(history: History) -> str:
     return f"{_counted(sum(1 for step in history.steps.values() if step.ended))} from history"
+
+
+def _failed(step: StepRecord) -> str:
+    items = step.items
+    if items is None:
+        return str(step.key)
+    return f"{step.key} ({items.done:,} {'item' if items.done == 1 else 'items'} from history)"
 
 
 def _steps(history: History) -> int:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from nbflow.core.history import History, StepRecord
 from nbflow.core.log import LogItem
 from nbflow.core.maps import item_records
-from nbflow.core.model import StepKey, StepState
+from nbflow.core.model import StepKey, StepState, StepType
 from nbflow.core.plans import RestartPlan, restart_plan
 from nbflow.engine.logs.output import last_log
 from nbflow.store.outline import ItemRange, Line, Name, Page, Wanted, outline
@@ -22,6 +22,7 @@ def lines(
     opened: frozenset[Name] = frozenset(),
     wanted: Wanted | None = None,
     state: StepState | None = None,
+    text: str = "",
 ) -> Page:
     """A page of the steps as people read them: many of one name as a group, items under their map, where it is *opened*.
 
@@ -29,9 +30,10 @@ def lines(
         place: from the number of lines, which to give: start and stop.
         wanted: of all steps only those, ungrouped.
         state: with *wanted*, the items of maps that stand so too.
+        text: with *wanted*, in lower case: the items in whose name it is, of maps that are not themselves called so.
     """
     with inst.folded() as history:
-        found = outline(history, inst.engine.clock.now(), opened, wanted, state)
+        found = outline(history, inst.engine.clock.now(), opened, wanted, state, text)
         start, stop = place(len(found))
         page: list[tuple[Line | ItemRange, bool]] = [
             (inst.view_of(history, line) if isinstance(line, StepRecord) else line, inside)
@@ -39,7 +41,12 @@ def lines(
         ]
     shown: list[tuple[Line, bool]] = []
     for line, inside in page:
-        if isinstance(line, ItemRange):
+        if isinstance(line, ItemRange) and line.keys is not None:
+            named = [StepKey(StepType.MAP, line.name, line.count, key) for key in line.keys[line.start : line.stop]]
+            records = records_of(inst, named)
+            with inst.folded() as history:
+                shown += [(inst.view_of(history, records[key]), inside) for key in named if key in records]
+        elif isinstance(line, ItemRange):
             told = None if line.state is None else line.state.value
             _, items = inst.items(line.name, line.start, line.stop, count=line.count, state=told)
             shown += [(item, inside) for item in items]

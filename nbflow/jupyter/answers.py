@@ -90,8 +90,8 @@ def act(inst: "WorkflowInstance", click: Click) -> None:
 
 def _rows(inst: "WorkflowInstance", ask: AskRows, version: int) -> dict[str, Any]:
     wanted = None if not ask.text and ask.state is None and ask.kind is None else _wanted(ask)
-    state = ask.state if not ask.text and ask.kind in (None, StepType.MAP) else None
-    page = reading.lines(inst, lambda _total: (ask.start, ask.stop), ask.open, wanted, state)
+    state, text = (ask.state, ask.text.casefold()) if ask.kind in (None, StepType.MAP) else (None, "")
+    page = reading.lines(inst, lambda _total: (ask.start, ask.stop), ask.open, wanted, state, text)
     items = [snapshot.line_json(page, place, ask.open) for place in range(len(page.lines))]
     return {"total": page.total, "start": page.start, "version": version, "items": items}
 

@@ -47,13 +47,14 @@ class GroupView:
 
 @dataclass(frozen=True, slots=True)
 class ItemRange:
-    """Lines that are items of an opened map, start…stop of those that stand as *state* says; read from the store by page."""
+    """Lines that are items of a map, start…stop of *keys*, or of those in *state*; read from the store by page."""
 
     name: str
     count: int
     start: int
     stop: int
     state: StepState | None = None
+    keys: tuple[str, ...] | None = None
 
 
 Line = GroupView | StepView
@@ -124,15 +125,18 @@ def outline(
     opened: frozenset[Name] = frozenset(),
     wanted: Wanted | None = None,
     state: StepState | None = None,
+    text: str = "",
 ) -> Outline:
-    """The lines in order of start; with *wanted* those steps, ungrouped, and with *state* the items that stand so."""
+    """The lines in order of start; with *wanted* those steps, ungrouped, and the items that *state* and *text* leave."""
     ordered = sorted(history.steps.values(), key=lambda step: step.order)
     lines = Outline()
     if wanted is not None:
         for step in ordered:
             if wanted(step):
                 lines.add(step)
-            if state is not None and step.items is not None:
+            if step.items is not None and text not in str(step.key).casefold():
+                lines.add(_items_called(step, state, text), inside=True)
+            elif step.items is not None and state is not None:
                 lines.add(_items(step, state), inside=True)
         return lines
     folded = _folded(ordered)
@@ -171,6 +175,15 @@ def _items(step: StepRecord, state: StepState | None = None) -> ItemRange:
     assert items is not None
     count = len(items) if state is None else sum(items.state(key) is state for key in items.keys())  # noqa: SIM118
     return ItemRange(step.key.name, step.key.count, 0, count, state)
+
+
+def _items_called(step: StepRecord, state: StepState | None, text: str) -> ItemRange:
+    items = step.items
+    assert items is not None
+    name, count = step.key.name, step.key.count
+    named = ((key, str(StepKey(step.key.type, name, count, key)).casefold()) for key in items.keys())  # noqa: SIM118
+    keys = tuple(key for key, name in named if text in name and (state is None or items.state(key) is state))
+    return ItemRange(name, count, 0, len(keys), state, keys)
 
 
 def _group(name: Name, steps: list[StepRecord], history: History, now: datetime, *, opened: bool) -> GroupView:

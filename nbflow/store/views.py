@@ -14,6 +14,8 @@ from nbflow.core.log import LogItem, Progress, text_of
 from nbflow.core.maps import failed_items
 from nbflow.core.model import ErrorInfo, Owner, Status, StepKey, StepState, StepType, Waiting
 
+_REPR = 80  # characters of an output or error in the repr of a step
+
 
 @dataclass(frozen=True, slots=True)
 class AttemptView:
@@ -95,7 +97,7 @@ class ItemCounts:
     rate: float | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class StepView:
     """One step as it stands in the history (API.md §4).
 
@@ -130,6 +132,21 @@ class StepView:
     _load: Callable[[], object] | None = field(default=None, repr=False, compare=False)
     _code: CodeOf | None = field(default=None, repr=False, compare=False)
     _read: Callable[[], tuple[LogItem, ...]] | None = field(default=None, repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        told = [f"{self.type} {str(self.key)!r}", self.status.value]
+        if (items := self.items) is not None:
+            told.append(f"{items.done:,} of {'?' if items.total is None else f'{items.total:,}'} items")
+            told += [f"{items.failed:,} failed"] if items.failed else []
+        if len(self.attempts) > 1:
+            told.append(f"{len(self.attempts)} attempts")
+        if self.stale:
+            told.append("stale")
+        said = str(self.error) if self.error is not None else str((self.preview or {}).get("line", ""))
+        if said:
+            first = said.split("\n", 1)[0]
+            told.append(first if len(first) <= _REPR else f"{first[: _REPR - 1]}…")
+        return f"<{' · '.join(told)}>"
 
     @property
     def name(self) -> str:

@@ -7,7 +7,7 @@ from datetime import timedelta
 import duckdb
 import pytest
 
-from nbflow import NonRetryableError, UsageError
+from nbflow import NonRetryableError, UsageError, WorkflowEntrypoint
 from nbflow.core.model import Kind, Status
 from tests.engine.conftest import Gate, eventually, failure_of
 
@@ -411,6 +411,21 @@ def test_after_a_failure_failed_and_missing_items_run_and_no_finished_one(lab, h
     assert body.ran == [0, 1, 2, 2, 3, 4]
     rows = lab.engine.sql("select key, status, attempts from steps order by key nulls first").fetchall()
     assert rows == [(None, "finished", 0), *((str(x), "finished", 1) for x in range(5))]
+
+
+def test_a_cell_says_at_which_map_it_goes_on_and_how_many_of_its_items_are_kept(lab):
+    bench = Bench(2)
+
+    class Flow(WorkflowEntrypoint):
+        async def run(self, event, step):
+            await step.do("first", lambda: 0)
+            await step.map("m", bench, range(4), retries=0)
+
+    workflow = lab.engine.register(Flow)
+    workflow.create("one").wait(10, "finished")
+    bench.broken.clear()
+    opened = lab.engine.open(workflow, "one", None)
+    assert opened.line == "resumed one: 1 step from history, goes on at m (2 items from history)"
 
 
 def test_an_error_of_the_iterable_ends_the_map(lab):

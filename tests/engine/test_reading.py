@@ -109,6 +109,10 @@ def test_a_map_is_one_line_with_its_items_below_it_when_opened_or_asked_for_by_s
     instance = lab.run(run)
     folded = reading.lines(instance, everything)
     assert [line.name for line, _ in folded.lines] == ["first", "shout", "last"]
+    assert repr(instance.steps) == (
+        "[<do 'first' · finished · 1>, <map 'shout' · finished · 40 of 41 items · 1 failed>, <do 'last' · finished · 2>]"
+    )
+    assert repr(instance.items("shout", state="failed")[1]) == "[<map 'shout[40]' · failed · ValueError: bad>]"
     assert (folded.lines[1][0].items.done, folded.lines[1][0].items.failed) == (40, 1)
     opened = frozenset({(StepType.MAP, "shout")})
     page = reading.lines(instance, lambda total: (30, 60), opened)
@@ -122,6 +126,11 @@ def test_a_map_is_one_line_with_its_items_below_it_when_opened_or_asked_for_by_s
         ("shout", True),
         ("shout", True),
     ]
+    called = reading.lines(instance, lambda _: (1, 3), wanted=lambda _: False, text="shout[3")
+    assert (called.total, [line.key.key for line, _ in called.lines]) == (11, ["30", "31"])
+    assert reading.lines(instance, everything, wanted=lambda _: False, text="[40]", state=StepState.FINISHED).total == 0
+    assert reading.lines(instance, everything, wanted=lambda _: False, text="[40]", state=StepState.FAILED).total == 1
+    assert reading.lines(instance, everything, wanted=lambda _: False, text="shout").total == 0  # the map itself is called so
     failed = reading.lines(instance, everything, wanted=lambda step: step.state is StepState.FAILED, state=StepState.FAILED)
     assert [line.key.key for line, _ in failed.lines] == ["40"]
     item = reading.step_of(instance, failed.lines[0][0].key)

@@ -324,6 +324,8 @@ test("an instance whose kernel is gone is interrupted and can be resumed", () =>
 test("a group says how many are done, how fast and how long still", () => {
   const group = row({ counts: { finished: 812, running: 4, failed: 2 }, total: 4096, rate: 14.2, state: "running" });
   assert.deepEqual(panel.groupWords(group), { count: "812/4,096", note: "2 failed · 14.2/s · about 3m51s left" });
+  const late = row({ counts: { finished: 998, retrying: 2 }, total: 1000, rate: 116.1 });
+  assert.deepEqual(panel.groupWords(late), { count: "998/1,000", note: "2 retrying · 116.1/s" });
   assert.deepEqual(panel.groupWords(row({ counts: { finished: 30 }, total: 30, replayed: 30 })), { count: "30", note: "30 from history" });
   const map = row({ key: ["map", "embed", 1, null], counts: { finished: 3 }, total: null, rate: 2 });
   assert.deepEqual(panel.groupWords(map), { count: "3 so far", note: "2.0/s" });

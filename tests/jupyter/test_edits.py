@@ -370,9 +370,7 @@ def test_a_complete_instance_says_nothing_of_bodies_that_have_no_name_of_the_not
 
 
 def test_code_changes_corrects_what_was_found_by_name(book):
-    flow = edited(
-        CELL, ('answer = await step.wait_for_event("ask", "approval")', ""), ("return answer.payload", "return 1")
-    )
+    flow = edited(CELL, ('answer = await step.wait_for_event("ask", "approval")', ""), ("return answer.payload", "return 1"))
     book.cell(flow, until="finished")
     book.run(HELPERS.replace("text.strip()", "text.strip().lower()"))
     assert "1 stale: load" in book.cell(flow, until="finished")
@@ -391,7 +389,7 @@ def test_without_an_id_a_complete_workflow_whose_cell_was_edited_is_a_new_instan
     book.cell(flow, until="finished")
     assert book.see("inst.id") == first
     line = book.cell(edited(flow, ("return 1", "return 2")), until="finished")
-    assert "new instance" in line
+    assert f"new instance {book.see('inst.id')}: the code has changed since {first} was complete" in line
     assert book.see("inst.id") != first
 
 

@@ -788,9 +788,18 @@ export function groupWords(row) {
   counted(counts.waiting, "waiting");
   if (rate) parts.push(pace(rate));
   const open = total - done - (counts.failed ?? 0) - (counts.cancelled ?? 0);
-  if (rate && open > 0) parts.push(`about ${duration((open / rate) * 1000)} left`);
+  const left = rate ? (open / rate) * 1000 : 0;
+  if (left >= 1000 && open > (counts.retrying ?? 0)) parts.push(`about ${duration(left)} left`); // a delay is no work
   if (!rate && row.replayed) parts.push(row.replayed === true ? "from history" : `${thousands(row.replayed)} from history`);
   return { count: done === total ? thousands(total) : `${thousands(done)}/${thousands(total)}`, note: parts.join(" · ") };
+}
+
+/**
+ * Whether a row is a map itself, not one of its items.
+ * @param {Row} row
+ */
+export function isMap(row) {
+  return row.key[0] === "map" && row.key[3] === null;
 }
 
 /** @param {number} rate a second */
@@ -2315,7 +2324,8 @@ class StepList {
     setAttribute(this.grid, "aria-rowcount", String(this.total + 1));
     const { total } = this.panel.state().head;
     const all = `${thousands(total)} step${total === 1 ? "" : "s"}`;
-    setText(this.count, this.filtering() ? `${thousands(this.total)} of ${all}` : all);
+    const items = this.filtering() && [...this.known.values()].some((row) => row.key[3] !== null); // they are not among the steps
+    setText(this.count, items ? `${thousands(this.total)} found` : this.filtering() ? `${thousands(this.total)} of ${all}` : all);
     setText(this.empty, this.total ? "" : this.filtering() ? "no step matches" : "no steps yet");
     show(this.empty, this.total === 0);
     this.fetch(first, last);
@@ -2668,6 +2678,7 @@ class StepDetail {
     if (tab === "Attempts") return [attemptsTable(detail.attempts, this.panel.link.now())];
     if (tab === "Log") return logNodes(detail.log, false);
     if (tab === "Code") return codeNodes(detail);
+    if (isMap(detail.row)) return [make("div", "nbf-empty", "each item has its own output: open the row, or filter by state or by an item's name")];
     if (detail.row.state !== "finished") return [make("div", "nbf-empty", "no output yet")];
     return outputs(detail.preview).flatMap((output) => outputNodes(output, () => codeFor(this.panel.state(), detail.row.key)));
   }
@@ -2685,7 +2696,8 @@ class StepDetail {
     setText(this.title, stepName(this.row.key));
     setAttribute(this.title, "title", stepName(this.row.key));
     const told = progressWords(this.row.progress);
-    setText(this.words, [text, told?.text, stepTime(this.row, now)].filter(Boolean).join(" · "));
+    const items = isMap(this.row) ? groupWords(this.row) : null;
+    setText(this.words, [text, items?.count, items?.note, told?.text, stepTime(this.row, now)].filter(Boolean).join(" · "));
     show(this.retry, this.row.state === "retrying");
     show(this.again, this.row.key[0] !== "rollback" && this.row.key[3] === null);
     const unheard = this.panel.unheard();
