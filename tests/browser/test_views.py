@@ -82,6 +82,7 @@ def test_a_map_shows_its_details_when_chosen_and_its_items_when_its_arrow_is(pag
     panel.rows.first.locator(".nbf-words").click()
     page.clock.run_for(100)
     expect(panel.detail.locator(".nbf-about .nbf-name")).to_have_text("embed")
+    expect(panel.detail).to_contain_text("running · 3/40 · 1 failed")
     expect(panel.rows).to_have_count(1)
     panel.rows.first.locator(".nbf-name svg").click()
     page.clock.run_for(200)
@@ -105,6 +106,20 @@ def test_the_list_is_filtered_by_text_state_and_type(page) -> None:
     panel.root.get_by_label("Filter steps by type").select_option("")
     page.clock.run_for(500)
     expect(panel.rows).to_have_count(2)
+
+
+def test_items_that_a_filter_finds_are_not_counted_among_the_steps_and_a_map_says_where_its_outputs_are(page) -> None:
+    whole = {**row(0, "embed", "finished", ended=NOW, counts={"finished": 2}, total=2), "key": ["map", "embed", 1, None]}
+    items = [
+        {**row(place, "embed", "finished", ended=NOW, level=2), "key": ["map", "embed", 1, f"k{place}"]} for place in (0, 1)
+    ]
+    panel = shown(page, state([whole], head=head(total=1)), details={"0": detail(whole)}, answers=rows_answer(items))
+    panel.rows.first.locator(".nbf-words").click()
+    page.clock.run_for(100)
+    expect(panel.detail).to_contain_text("each item has its own output")
+    panel.root.get_by_label("Filter steps by name or text").fill("embed[k")
+    page.clock.run_for(500)
+    expect(panel.count).to_have_text("2 found")
 
 
 def test_a_rows_height_never_changes_with_its_state(page) -> None:

@@ -2324,7 +2324,7 @@ class StepList {
     setAttribute(this.grid, "aria-rowcount", String(this.total + 1));
     const { total } = this.panel.state().head;
     const all = `${thousands(total)} step${total === 1 ? "" : "s"}`;
-    const items = this.filtering() && [...this.known.values()].some((row) => row.key[3] !== null); // they are not among the steps
+    const items = this.filtering() && [...this.known.values()].some(({ row }) => row.key[3] !== null); // they are not among the steps
     setText(this.count, items ? `${thousands(this.total)} found` : this.filtering() ? `${thousands(this.total)} of ${all}` : all);
     setText(this.empty, this.total ? "" : this.filtering() ? "no step matches" : "no steps yet");
     show(this.empty, this.total === 0);
