@@ -20,8 +20,8 @@ STAMP := .venv/.installed
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -n)
 # What the tests run under, such as `timeout 20m`.
 LIMIT ?=
-# Two processes, each test file in one of them; PARALLEL= for one.
-PARALLEL ?= -n 2 --dist loadfile
+# Two processes, each test file in one of them, the files in order: a browser's loop stays in its process. PARALLEL= for one.
+PARALLEL ?= -n 2 --dist loadfile --no-loadscope-reorder
 # More arguments for pytest, such as ARGS="tests/core -x".
 ARGS ?= tests $(NOTEBOOKS)
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
