@@ -204,7 +204,7 @@ def _go_on(engine: "Engine", workflow: Workflow, head: Head) -> Opened:
 
 
 def _attached(instance: WorkflowInstance, live: LiveInstance, workflow: Workflow) -> Opened:
-    line = f"attached to {instance.id}: {live.status()}, {_from_history(live.history)}"
+    line = f"attached to {instance.id}: {live.status()}, {_ended(live.history)} done"
     activation = live.activation
     if activation is not None and live.history.head.code_hash != workflow.code_hash:
         line += "; still runs the previous class; pause and resume to change over"
@@ -219,7 +219,11 @@ def _go_on_later(engine: "Engine", instance: WorkflowInstance, head: Head) -> Op
 
 
 def _from_history(history: History) -> str:
-    return f"{_counted(sum(1 for step in history.steps.values() if step.ended))} from history"
+    return f"{_ended(history)} from history"
+
+
+def _ended(history: History) -> str:
+    return _counted(sum(1 for step in history.steps.values() if step.ended))
 
 
 def _failed(step: StepRecord) -> str:

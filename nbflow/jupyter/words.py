@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from nbflow.core.model import Status, StepState
-from nbflow.store.views import InstanceView, ItemCounts, StepView, stale_text
+from nbflow.store.views import InstanceView, ItemCounts, StepView, stale_text, unreached_text
 
 # Signs that common fonts have: where they are shown is not known here (the panel draws its own).
 STATUS = {
@@ -56,11 +56,11 @@ def status_text(view: InstanceView) -> str:
 
 
 def progress_text(view: InstanceView) -> str:
-    """Say how far it is: "2 of 4 steps", and what of it is stale: "4 steps · 1 stale: load"."""
+    """Say how far it is: "2 of 4 steps", and what of it is stale or not reached: "4 steps · 1 stale: load"."""
     steps = f"{view.total:,} step{'' if view.total == 1 else 's'}"
     if view.total != view.done:
         steps = f"{view.done:,} of {view.total:,} steps"
-    return f"{steps} · {stale}" if (stale := stale_text(view)) else steps
+    return " · ".join(filter(None, [steps, stale_text(view), unreached_text(view)]))
 
 
 def step_text(step: StepView) -> str:

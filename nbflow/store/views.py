@@ -259,9 +259,23 @@ class InstanceView:
 
 def stale_text(view: InstanceView) -> str:
     """Say which steps are stale: "1 stale: load"; nothing where none is known to be."""
-    names = [str(key) for key in view.stale_steps]
+    return _named(view.stale_steps, "stale")
+
+
+def unreached_text(view: InstanceView) -> str:
+    """Say which steps are recorded and not reached by the present code: "1 not reached: load"; nothing where all are."""
+    return _named(view.unreached, "not reached")
+
+
+def _named(keys: tuple[StepKey, ...], what: str) -> str:
+    names = [str(key) for key in keys]
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return f"{len(names)} stale: {', '.join(names[:3])}{more}" if names else ""
+    return f"{len(names)} {what}: {', '.join(names[:3])}{more}" if names else ""
+
+
+def _unreached_at_end(history: History) -> tuple[StepKey, ...]:
+    recorded = frozenset(history.head.output_body.get("unreached", ()))
+    return tuple(key for key in history.steps if str(key) in recorded) if recorded else ()
 
 
 def step_view(
@@ -354,7 +368,7 @@ def instance_view(
         waits=()
         if head.finished
         else tuple(step_view(step, history.replayed) for step in history.steps.values() if step.state is StepState.WAITING),
-        unreached=unreached,
+        unreached=unreached or _unreached_at_end(history),
         output_preview=head.output_body.get("preview"),
         error=error_info(head.error),
         interrupted=head.interrupted,

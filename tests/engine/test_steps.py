@@ -569,7 +569,9 @@ def test_new_steps_run_gone_ones_are_ignored_and_moved_ones_are_found(lab):  # S
     instance.send_event("go")
     assert lab.finish(instance).output == ["b", "new", "a"]
     assert [str(key) for key in instance.status().unreached] == ["gone"]
-    orders = {s.name: s.order for s in instance.steps if s.type == "do"}
+    later = lab.revive()
+    assert [str(key) for key in later.engine.get(instance.id).status().unreached] == ["gone"]  # its end has recorded it
+    orders = {s.name: s.order for s in later.engine.get(instance.id).steps if s.type == "do"}
     assert orders == {"a": 1, "gone": 2, "b": 3, "new": 5}  # S8: kept ones keep theirs, new ones count on (4 is the wait)
 
 

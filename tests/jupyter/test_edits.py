@@ -184,6 +184,7 @@ def test_a_renamed_finished_step_runs_and_the_old_one_shows_as_unreached(book):
     book.cell(edited(CELL, ('"load"', '"fetch"')))
     assert book.ran == ["load", "embed", "load"]
     assert book.see("[str(key) for key in inst.status().unreached]") == ["load"]
+    assert "1 not reached: load" in book.text
     assert book.stale == {}
     assert book.see("sorted({e.step for e in inst.history() if e.step})") == ["ask", "embed", "fetch", "load"]
 
