@@ -4,11 +4,10 @@ The classes are, not the shell's own publisher: `%%capture` swaps that, and the 
 """
 
 import functools
-import sys
 from collections.abc import Callable
 from typing import Any
 
-from nbflow.engine.logs import bars, tap
+from nbflow.engine.logs import tap
 from nbflow.engine.logs.output import OUTPUT, unkept
 
 
@@ -45,8 +44,6 @@ def _publish(original: Any) -> Any:
         output = OUTPUT.get()
         if output is None or output.log.gone:
             return original(publisher, data, *args, **kwargs)
-        if "tqdm" in sys.modules:  # loaded by this very body, perhaps: its next bar is no widget
-            bars.wire()
         display_id = (kwargs.get("transient") or {}).get("display_id")
         output.display(data, display_id=display_id, update=bool(kwargs.get("update")))
         if not output.log.echo:

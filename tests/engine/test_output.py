@@ -443,6 +443,32 @@ def test_a_bar_drawn_ten_thousand_times_is_one_line_and_takes_one_lines_room(lab
     assert items(lab.run(run)) == [("stderr", f"{9999:>10} " + "#" * 200 + "\n")]
 
 
+def test_the_first_bar_of_a_body_that_loads_tqdm_itself_is_progress(lab, monkeypatch):
+    for name in [name for name in sys.modules if name.partition(".")[0] == "tqdm"]:
+        monkeypatch.delitem(sys.modules, name)
+    go, shown = threading.Event(), threading.Event()
+    before = list(sys.meta_path)
+
+    def body():
+        from tqdm import tqdm
+
+        with tqdm(total=4, desc="first", mininterval=0, miniters=1, ascii=True) as bar:
+            bar.update(1)
+            shown.set()
+            go.wait(10)
+
+    async def run(event, step):
+        await step.do("a", body)
+
+    instance = lab.start(run)
+    assert shown.wait(10)
+    assert (instance.step("a").progress.done, instance.step("a").progress.note) == (1, "first")
+    go.set()
+    lab.finish(instance)
+    lab.engine.close()
+    assert sys.meta_path == before
+
+
 def test_a_tqdm_bar_is_progress_while_it_runs_and_one_line_after(lab):
     gate = Gate()
 

@@ -5,7 +5,9 @@ has no cell for: there it makes a bar of text instead.
 """
 
 import functools
+import importlib.util
 import sys
+from importlib.machinery import ModuleSpec
 from typing import Any
 
 from nbflow.engine.logs.output import OUTPUT, Output, unkept
@@ -13,16 +15,43 @@ from nbflow.engine.logs.output import OUTPUT, Output, unkept
 _NOTEBOOK = ("tqdm.notebook", "tqdm.auto", "tqdm.autonotebook")
 _MARK = "_nbflow_output"
 _undo: list[tuple[Any, str, Any, Any]] = []
+_MODULE = "tqdm.std"
+
+
+class _Finder:
+    """Wires tqdm when it is loaded: a body that loads it draws its first bar right after."""
+
+    @staticmethod
+    def find_spec(name: str, _path: Any = None, _target: Any = None) -> ModuleSpec | None:
+        """The spec that others find, whose module is wired when it has been executed."""
+        if name != _MODULE or _FINDER not in sys.meta_path:
+            return None
+        sys.meta_path.remove(_FINDER)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and (loader := spec.loader) is not None:
+            execute = loader.exec_module
+
+            def execute_and_wire(module: Any) -> None:
+                execute(module)
+                wire()
+
+            loader.exec_module = execute_and_wire  # type: ignore[method-assign]
+        return spec
+
+
+_FINDER: Any = _Finder()
 
 
 def wired() -> bool:
     """Whether nothing is left to wire."""
-    return bool(_undo) or "tqdm.std" not in sys.modules
+    return bool(_undo) or _MODULE not in sys.modules
 
 
 def wire() -> None:
-    """Wire tqdm, where it is loaded."""
-    std = sys.modules.get("tqdm.std")
+    """Wire tqdm, where it is loaded; else when it is."""
+    std = sys.modules.get(_MODULE)
+    if std is None and _FINDER not in sys.meta_path:
+        sys.meta_path.insert(0, _FINDER)
     bar: Any = getattr(std, "tqdm", None)
     if bar is None or _undo:
         return
@@ -38,6 +67,8 @@ def wire() -> None:
 
 def unwire() -> None:
     """Leave tqdm as it was, where it is still as we left it."""
+    if _FINDER in sys.meta_path:
+        sys.meta_path.remove(_FINDER)
     for owner, name, original, placed in _undo:
         if owner.__dict__.get(name) is placed:
             setattr(owner, name, original)
