@@ -9,6 +9,7 @@ import pytest
 
 from nbflow import NonRetryableError, UsageError, WorkflowEntrypoint
 from nbflow.core.model import Kind, Status
+from nbflow.engine.maps.commits import Commits
 from tests.engine.conftest import Gate, eventually, failure_of
 
 
@@ -440,6 +441,39 @@ def test_an_error_of_the_iterable_ends_the_map(lab):
             return str(error)
 
     assert lab.output(run) == "the disk is gone"
+
+
+def test_an_iterable_that_is_cancelled_by_itself_ends_the_map(lab):  # nobody has cancelled the map
+    class Feed:
+        def __init__(self):
+            self.left = 2
+
+        def __aiter__(self):
+            return self
+
+        async def __anext__(self):
+            self.left -= 1
+            if self.left < 0:
+                raise asyncio.CancelledError("the connection is gone")
+            return self.left
+
+    async def run(event, step):
+        return await step.map("m", square, Feed())
+
+    assert "the connection is gone" in str(failure_of(lab.finish(lab.start(run))))
+
+
+def test_a_map_that_has_just_ended_leaves_nothing_to_be_recorded_after_the_engine_closed(lab, caplog):  # S54
+    async def run(event, step):
+        return await step.map("m", abs, range(3), discard_results=True)
+
+    instance = lab.start(run)
+    assert lab.finish(instance).output == 3
+    commits = Commits(lab.engine, lambda ends: None)
+    lab.engine.close()
+    commits.add()  # as its timer does
+    assert lab.engine.failure is None
+    assert not caplog.records
 
 
 def test_exceptions_take_the_places_of_results(lab):

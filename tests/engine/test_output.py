@@ -230,6 +230,26 @@ def test_where_no_panel_shows_logs_prints_are_shown_too(lab, capsys):
     assert capsys.readouterr() == ("out\nline\n", "err\n")
 
 
+@pytest.mark.parametrize("trouble", [ValueError("I/O operation on closed file"), BrokenPipeError(32, "Broken pipe")])
+def test_a_print_that_is_kept_and_can_be_shown_nowhere_fails_no_step(lab, monkeypatch, trouble):
+    class Gone(io.StringIO):
+        def write(self, text):
+            raise trouble
+
+    logs.set_echo(lambda: True)
+    monkeypatch.setattr(sys, "stdout", Gone())
+
+    async def run(event, step):
+        await step.do("s", lambda: print("hello"), retries={"limit": 0, "delay": 0})
+
+    instance = lab.start(run)
+    lab.finish(instance)
+    assert instance.status().status == "complete"
+    assert instance.step("s").logs == "hello\n"
+    with pytest.raises(type(trouble)):
+        print("not a body's")
+
+
 def test_output_of_a_sensitive_step_is_neither_kept_nor_shown(lab, capsys):
     logs.set_echo(None)
 

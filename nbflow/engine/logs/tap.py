@@ -4,6 +4,7 @@ Which body writes is told by a context variable, so parallel steps and a cell th
 thread that a body starts without its context (`threading.Thread` before Python 3.14) is nobody's, and prints as always.
 """
 
+import contextlib
 import os
 import sys
 import threading
@@ -75,7 +76,10 @@ class Tap:
         if not UNKEPT.get():
             text = str.__str__(text)
             output.write(_kind(self._name), text)
-        return self._pass_on(text) if output.log.echo else len(text)
+        if output.log.echo:
+            with contextlib.suppress(OSError, ValueError):  # closed, a pipe that nobody reads, a terminal that is gone:
+                return self._pass_on(text)  # what is kept need not be seen, and is no reason for a step to fail
+        return len(text)
 
     def _takes(self, output: Output) -> bool:
         """Whether this is that body's.

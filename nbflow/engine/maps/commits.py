@@ -38,7 +38,8 @@ class Commits:
         try:
             self._engine.store.when_durable(partial(self._are_durable, ends))
         except StoreError as error:
-            self._engine.broke(error)
+            if not self._engine.closing:  # closing makes all durable by itself
+                self._engine.broke(error)
 
     def _are_durable(self, ends: int) -> None:
         self._asked = 0

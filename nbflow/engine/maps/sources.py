@@ -253,9 +253,9 @@ class Source:
                     self._demand.clear()
                     self._engine.thread.post(self._more)
                     await self._demand.wait()
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:  # noqa: BLE001 - what the iterable raises ends the map, not the loop
+        except BaseException as error:  # what the iterable raises ends the map, not the loop
+            if self._closed and isinstance(error, asyncio.CancelledError):  # ours
+                raise
             outcome = (False, error)
         self.draw.exhausted = True
         if not outcome[0]:
