@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from nbflow.core.parts import BODY, changed
 from nbflow.engine.code.fingerprints import of_callable, of_class
+from nbflow.engine.code.objects import NESTED
+from nbflow.engine.code.reach import Reach
 
 _numbers = itertools.count(1)
 
@@ -35,6 +37,10 @@ def parts(fn, *args) -> dict[str, str]:
     found, bound = of_callable(fn, args)
     assert found is not None
     return {part.label: part.hash for part in found.parts} | {f"{name}=": value for name, value in bound.items()}
+
+
+def changed_names(before: dict[str, str], after: dict[str, str]) -> set[str]:
+    return {name for name in before | after if before.get(name) != after.get(name)}
 
 
 def of(*texts: str) -> dict[str, str]:
@@ -236,6 +242,25 @@ def test_classes_without_methods_count_by_their_fields():
     assert why(text, text.replace("text: str", "text: bytes")) == ("Doc",)
     enum = "import enum\nclass Colour(enum.Enum):\n    RED = 1\ndef body(): return Colour.RED"
     assert why(enum, enum.replace("RED = 1", "RED = 2")) == ("Colour",)
+
+
+@pytest.mark.parametrize("bound", [False, True])
+@pytest.mark.parametrize("data", ["chain(20_000)", "tree(14)"])
+def test_of_data_that_is_nested_without_end_a_little_is_looked_at_and_the_rest_of_the_code_counts(data, bound):
+    cells = Cells()
+    cells.run(
+        "def chain(depth):\n    made = []\n    for _ in range(depth):\n        made = [made]\n    return made\n"
+        "def tree(depth):\n    return {'left': tree(depth - 1), 'right': tree(depth - 1)} if depth else {}\n"
+        "def helper():\n    return 1\n"
+    )
+    body = "def make():\n    held = DATA\n    def body():\n        return held, helper()\n    return body\nbody = make()"
+    cells.run(f"DATA = {data}\n" + (body if bound else "def body():\n    return DATA, helper()"))
+    before = cells.parts()
+    walk = Reach()
+    walk.root(cells.names["body"])
+    assert 0 < len(walk.snapshots) <= NESTED
+    cells.run("def helper():\n    return 2")
+    assert changed_names(before, cells.parts()) == {"helper"}
 
 
 def test_functions_in_small_containers_count():

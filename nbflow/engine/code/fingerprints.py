@@ -16,6 +16,7 @@ from nbflow.engine.code.objects import (
     CACHED,
     FEW,
     MISSING,
+    NESTED,
     args_of,
     content_of,
     func_of,
@@ -77,6 +78,7 @@ class _Shape:
         self.constants: dict[str, str] = {}
         self.alive: list[object] = []
         self._seen: dict[int, int] = {}
+        self._nested = 0
 
     def of(self, value: Any, name: str) -> object:
         """The shape of one value, bound under *name*."""
@@ -103,8 +105,9 @@ class _Shape:
         return id(known_by)
 
     def _members(self, container: Any) -> list[Any]:
-        if id(container) in self._seen or len(container) > FEW:
+        if id(container) in self._seen or len(container) > FEW or self._nested >= NESTED:
             return []
+        self._nested += 1
         self._seen[id(container)] = len(self._seen)
         return [each for each in members(container) if is_code(each) or is_container(each)]
 

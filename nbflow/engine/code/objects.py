@@ -11,6 +11,7 @@ from nbflow.engine.code.own import owns_class
 CACHED = type(functools.lru_cache(_ := lambda: None))
 _CONTAINERS = frozenset(map(id, (list, tuple, set, frozenset, dict)))
 FEW = 32  # members of a container that is looked into
+NESTED = 128  # containers inside one another that are looked into: a tree of small ones may be as large as any data
 _READS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 MISSING = object()
 dict_of = type.__dict__["__dict__"].__get__

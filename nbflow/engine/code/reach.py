@@ -14,6 +14,7 @@ from nbflow.engine.code.constants import is_small, texts_of, token
 from nbflow.engine.code.objects import (
     CACHED,
     MISSING,
+    NESTED,
     args_of,
     bases_of,
     codes_of,
@@ -57,6 +58,7 @@ class Reach:
         self.snapshots: list[tuple[Any, list[Any]]] = []
         self.alive: list[object] = []
         self._seen: set[int] = set()
+        self._nested = 0
         self._ahead: deque[tuple[Any, str, set[tuple[str, ...]]]] = deque()
 
     def root(self, value: Any) -> None:
@@ -82,6 +84,7 @@ class Reach:
         """Visit what globals hold; not by recursion, for a chain of helpers may be long."""
         while self._ahead and len(self.parts) < _MOST:
             value, name, chains = self._ahead.popleft()
+            self._nested = 0
             self.visit(value, name, bound=False, chains=chains)
 
     def visit(self, value: Any, label: str, *, bound: bool, chains: set[tuple[str, ...]] = frozenset()) -> None:  # type: ignore[assignment]
@@ -196,6 +199,9 @@ class Reach:
                     self.visit(value, f"{label}.{chain[0]}", bound=False, chains={chain[1:]})
 
     def _container(self, value: Any, label: str, *, bound: bool) -> None:
+        if self._nested >= NESTED:
+            return
+        self._nested += 1
         self._seen.add(id(value))
         held = members(value)
         self.alive.append(value)
