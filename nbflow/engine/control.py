@@ -121,6 +121,12 @@ def retry_failed(engine: "Engine", instance: "WorkflowInstance", by: str | None)
     view = instance.view()
     if view.status is Status.ERRORED or (view.status is Status.COMPLETE and view.failed_items):
         resume(engine, instance, by, items=True)
+    elif view.status not in FINISHED and view.failed_items:
+        msg = (
+            f"instance {instance.id!r} is {view.status} with {view.failed_items:,} failed item(s): retry_failed is for errored "
+            f"instances and complete ones; let it finish first"
+        )
+        raise InvalidStatusError(msg)
 
 
 def retry_now(engine: "Engine", instance: "WorkflowInstance", step: StepKey | None = None) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from nbflow.core.history import Head
-from nbflow.core.model import InstanceStatus
+from nbflow.core.model import FINISHED, InstanceStatus
 from nbflow.engine.instance import WorkflowInstance
 
 if TYPE_CHECKING:
@@ -25,7 +25,8 @@ class Instances(list[WorkflowInstance]):
     def retry_failed(self) -> None:
         """Retry those that errored, and those that are complete with failed items (S61)."""
         for instance in self:
-            instance.retry_failed()
+            if instance.view().status in FINISHED:
+                instance.retry_failed()
 
 
 def _countdown(timeout: float | None) -> Any:

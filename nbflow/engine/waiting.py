@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
 from nbflow.clock import SystemClock
+from nbflow.core.model import FINISHED
 from nbflow.engine.bodies import BODY
 from nbflow.errors import WaitTimeoutError
 
@@ -31,12 +32,20 @@ def wait_until(instance: "WorkflowInstance", reached: Callable[[], bool], timeou
         while not reached():
             left = POLL if end is None else end - clock.monotonic()
             if left <= 0:
-                msg = f"instance {instance.id!r} is still {instance.view().status} after {timeout:g} seconds; it goes on"
-                raise WaitTimeoutError(msg)
+                raise WaitTimeoutError(_not_yet(instance, timeout or 0.0))
             _pause(instance, min(left, POLL), in_main=in_main)
     finally:
         if in_body:
             engine.threads.blocking(begins=False)
+
+
+def _not_yet(instance: "WorkflowInstance", timeout: float) -> str:
+    view = instance.view()
+    still = f"instance {instance.id!r} is still {view.status} after {timeout:g} seconds"
+    if view.here or view.status in FINISHED or (view.owner is not None and view.owner_alive is not False):
+        return f"{still}; it goes on"
+    who = "nobody runs it" if view.owner is None else f"its kernel is gone ({view.owner}) and nobody runs it"
+    return f"{still}, but {who}: resume() it where its workflow is registered"
 
 
 def _pause(instance: "WorkflowInstance", seconds: float, *, in_main: bool) -> None:

@@ -4,6 +4,7 @@ The page gets one state of at most 20 kB as often as something changes: the head
 they fit. Whatever else it shows it asks for: pages of rows, one step in full.
 """
 
+import dataclasses
 import json
 import math
 from collections.abc import Collection, Mapping
@@ -13,8 +14,9 @@ from typing import Any
 from nbflow.core.log import Progress
 from nbflow.core.model import Status, StepKey, StepState
 from nbflow.jupyter import words
+from nbflow.store.counts import ItemCounts
 from nbflow.store.outline import GroupView, Name, Page
-from nbflow.store.views import AttemptView, InstanceView, ItemCounts, StepView
+from nbflow.store.views import AttemptView, InstanceView, StepView
 
 STATE_BYTES = 20_000
 HEAD_BYTES = 1_000
@@ -69,6 +71,7 @@ def head_json(view: InstanceView) -> dict[str, Any]:
         "unreached": len(view.unreached),
         "stale": view.stale,
         "failed_items": view.failed_items,
+        "work": None if view.work is None else dataclasses.asdict(view.work),
         "rollback": view.rollback,
         "same": view.code_same,
         "sleeping": sleeping,

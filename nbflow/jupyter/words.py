@@ -6,7 +6,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from nbflow.core.model import Status, StepState
-from nbflow.store.views import InstanceView, ItemCounts, StepView, stale_text, unreached_text
+from nbflow.store.counts import ItemCounts
+from nbflow.store.views import InstanceView, StepView, stale_text, unreached_text
 
 # Signs that common fonts have: where they are shown is not known here (the panel draws its own).
 STATUS = {

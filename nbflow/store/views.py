@@ -9,10 +9,10 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from nbflow.core.history import Attempt, History, StepRecord, error_info, settled, status_of
-from nbflow.core.items import Items
 from nbflow.core.log import LogItem, Progress, text_of
 from nbflow.core.maps import failed_items
 from nbflow.core.model import ErrorInfo, Owner, Status, StepKey, StepState, StepType, Waiting
+from nbflow.store.counts import ItemCounts, Work, counts_of, work_of
 
 _REPR = 80  # characters of an output or error in the repr of a step
 
@@ -76,25 +76,6 @@ class CodeOf(Protocol):
     @property
     def diff(self) -> str:
         """Recorded to present."""
-
-
-@dataclass(frozen=True, slots=True)
-class ItemCounts:
-    """How far a map is.
-
-    Attributes:
-        done: items that ended with a value.
-        total: how many there are; None where the iterable does not say and is not at its end.
-        running, retrying, failed: items whose body runs, that wait for their next attempt, that failed for good.
-        rate: ends in a second, as the last ones came; None where too few have.
-    """
-
-    done: int
-    total: int | None
-    running: int
-    retrying: int
-    failed: int
-    rate: float | None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -214,6 +195,7 @@ class InstanceView:
         stale_steps: finished steps whose code or arguments are known to have changed, in order (S57).
         code_same: whether the registered workflow's source is the one that ran last; None where none is registered here.
         rollback: how undoing its steps ended, "complete" or "failed"; None where nothing was undone (S48).
+        work: how far it is with items counted; None without maps.
         failed_items: items of maps that failed for good, even where the instance is complete (S61).
     """
 
@@ -249,6 +231,7 @@ class InstanceView:
     code_same: bool | None = None
 
     failed_items: int = 0
+    work: Work | None = None
     rollback: str | None = None
 
     @property
@@ -305,27 +288,19 @@ def step_view(
         schema=body.get("schema"),
         prompt=body.get("prompt"),
         progress=progress,
-        items=None if record.items is None else _counts(record, record.items),
+        items=None if record.items is None else counts_of(record, record.items),
         _load=load,
         _code=code,
         _read=read,
     )
 
 
-def _counts(record: StepRecord, items: Items) -> ItemCounts:
-    states = [item.state for item in items.open.values()]
-    return ItemCounts(
-        items.done,
-        items.total,
-        states.count(StepState.RUNNING),
-        states.count(StepState.RETRYING),
-        items.failed,
-        None if record.ended else items.rate,
-    )
-
-
 def _attempt_view(attempt: Attempt) -> AttemptView:
     return AttemptView(attempt.number, attempt.state, attempt.started_at, attempt.ended_at, error_info(attempt.error))
+
+
+def _open_waits(history: History) -> tuple[StepView, ...]:
+    return tuple(step_view(step, history.replayed) for step in history.steps.values() if step.state is StepState.WAITING)
 
 
 def instance_view(
@@ -365,9 +340,7 @@ def instance_view(
         failed=states.count(StepState.FAILED),
         from_history=len(history.replayed),
         waiting_for=() if head.finished else history.waiting_for(),
-        waits=()
-        if head.finished
-        else tuple(step_view(step, history.replayed) for step in history.steps.values() if step.state is StepState.WAITING),
+        waits=() if head.finished else _open_waits(history),
         unreached=unreached or _unreached_at_end(history),
         output_preview=head.output_body.get("preview"),
         error=error_info(head.error),
@@ -376,5 +349,6 @@ def instance_view(
         version=history.version,
         held=held,
         failed_items=failed_items(history),
+        work=work_of(history),
         rollback=None if head.rollback is None else head.rollback[0],
     )

@@ -14,6 +14,7 @@ from nbflow import (
     NotFoundError,
     NotSerialisableError,
     UsageError,
+    WaitTimeoutError,
     WorkflowEntrypoint,
 )
 from nbflow.core.model import Status, StepState
@@ -672,3 +673,18 @@ def test_nothing_is_logged_by_asyncio_when_all_goes_well_or_wrong(lab, caplog):
         gc.collect()
     assert isinstance(failure_of(instance), KeyError)
     assert caplog.records == []
+
+
+def test_a_wait_for_an_instance_that_nobody_runs_says_so(tmp_path):
+    with Engine(tmp_path / "h.duckdb", notebook="a.ipynb") as engine:
+        engine.register(AsksTwice).create(id="one").wait(10)
+    with (
+        Engine(tmp_path / "h.duckdb", notebook="b.ipynb") as other,
+        pytest.raises(WaitTimeoutError, match=r"nobody runs it.*resume"),
+    ):
+        other.get("one").wait(0.2, until="finished")
+
+
+class AsksTwice(WorkflowEntrypoint):
+    async def run(self, event, step):
+        await step.wait_for_event("w", "go")

@@ -7,9 +7,10 @@ from datetime import timedelta
 import duckdb
 import pytest
 
-from nbflow import NonRetryableError, UsageError, WorkflowEntrypoint
+from nbflow import Instances, InvalidStatusError, NonRetryableError, UsageError, WorkflowEntrypoint
 from nbflow.core.model import Kind, Status
 from nbflow.engine.maps.commits import Commits
+from nbflow.store.counts import Work
 from tests.engine.conftest import Gate, eventually, failure_of
 
 
@@ -798,3 +799,27 @@ def test_pages_of_items_can_be_asked_for_by_state(lab):
     assert (total, [one.key.key for one in page], [one.output for one in page]) == (8, ["2", "3"], [2, None])
     total, failed = instance.items("m", state="failed")
     assert (total, [str(one.error) for one in failed]) == (2, ["ValueError: 3 is broken", "ValueError: 5 is broken"])
+
+
+def test_the_work_of_an_instance_counts_items_in_place_of_their_maps(lab):  # PANEL: 812/4,102 steps
+    async def run(event, step):
+        await step.do("list", lambda: 1)
+        return await step.map("m", Bench(2), range(5), retries=0, return_exceptions=True)
+
+    instance = lab.start(waiting_after(run))
+    lab.idle()
+    view = instance.view()
+    assert (view.done, view.total) == (2, 3)
+    assert view.work == Work(done=5, total=7, running=0, retrying=0, failed=1)
+
+
+def test_retry_failed_of_an_unfinished_instance_with_failed_items_says_so_and_of_many_leaves_it_out(lab):  # S61
+    async def run(event, step):
+        return await step.map("m", Bench(1), range(3), retries=0, return_exceptions=True)
+
+    instance = lab.start(waiting_after(run))
+    lab.idle()
+    with pytest.raises(InvalidStatusError, match=r"waiting with 1 failed item\(s\)"):
+        instance.retry_failed()
+    Instances([instance]).retry_failed()
+    assert instance.status().status is Status.WAITING

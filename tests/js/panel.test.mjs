@@ -97,6 +97,12 @@ test("the progress line says only what there is", () => {
     "12/34 steps", "2 retrying", "1 waiting", "7 from history", "30/min", "about 44s left",
   ]);
   assert.deepEqual(panel.progress(head({ done: 1, total: 1 }), null), ["1 step"]);
+  const work = { done: 812, total: 4102, running: 16, retrying: 3, failed: 0 };
+  assert.deepEqual(panel.progress(head({ done: 1, total: 2, work }), 10), ["812/4,102 steps", "3 retrying", "10.0/s", "about 5m29s left"]);
+  assert.equal(panel.progress(head({ done: 1, total: 2, work: { ...work, total: null } }), null)[0], "812 steps so far");
+  const shares = Object.fromEntries(panel.barShares(head({ replayed: 0, waiting: 0, work })).map(({ tone, share }) => [tone, share]));
+  assert.equal(shares.done, 812 / 4102);
+  assert.equal(shares.running, 16 / 4102);
   const undone = { status: "errored", done: 1, total: 2, failed: 1, failed_items: 2 };
   assert.deepEqual(panel.progress(head({ ...undone, rollback: "complete" }), null), ["1/2 steps", "1 failed", "2 items failed", "rolled back"]);
   assert.equal(panel.progress(head({ ...undone, rollback: "failed" }), null).at(-1), "rollback failed");

@@ -27,6 +27,8 @@
  * @property {number} unreached
  * @property {number} [stale]
  * @property {number} [failed_items] of maps
+ * @property {{done: number, total: number | null, running: number, retrying: number, failed: number} | null} [work] with the
+ *   items of maps counted in place of the maps; total is null where nobody knows yet
  * @property {string | null} [rollback] how it ended
  * @property {boolean | null} [same] whether the cell's code is the one that ran last
  * @property {[string, string, number | null] | null} sleeping
@@ -246,6 +248,15 @@ export function stepName(key) {
 }
 
 /**
+ * How far it is, the items of maps counted as steps.
+ * @param {Head} head
+ * @returns {{done: number, total: number | null, running: number, retrying: number, failed: number}}
+ */
+export function workOf(head) {
+  return head.work ?? head;
+}
+
+/**
  * The parts of the progress line, most important first.
  * @param {Head} head
  * @param {number | null} rate steps per second
@@ -253,17 +264,19 @@ export function stepName(key) {
  */
 export function progress(head, rate) {
   const finished = FINISHED.includes(head.status);
+  const { done, total, retrying } = workOf(head);
+  const all = total === null || done === total;
   const parts = [
-    head.done === head.total
-      ? `${thousands(head.total)} step${head.total === 1 ? "" : "s"}`
-      : `${thousands(head.done)}/${thousands(head.total)} steps`,
+    all
+      ? `${thousands(done)} step${done === 1 ? "" : "s"}${total === null ? " so far" : ""}`
+      : `${thousands(done)}/${thousands(total)} steps`,
   ];
   const counted = (/** @type {number} */ n, /** @type {string} */ what) => n > 0 && parts.push(`${thousands(n)} ${what}`);
   counted(head.failed, "failed");
   counted(head.failed_items ?? 0, head.failed_items === 1 ? "item failed" : "items failed");
   if (finished && head.rollback) parts.push(head.rollback === "complete" ? "rolled back" : `rollback ${head.rollback}`);
   if (!finished) {
-    counted(head.retrying, "retrying");
+    counted(retrying, "retrying");
     counted(head.waiting, "waiting");
   }
   counted(head.replayed, "from history");
@@ -271,7 +284,7 @@ export function progress(head, rate) {
   counted(head.stale ?? 0, "stale");
   if (!finished && rate !== null && head.status === "running") {
     parts.push(pace(rate));
-    const open = head.total - head.done;
+    const open = total === null ? 0 : total - done;
     if (open >= 3) parts.push(`about ${duration((open / rate) * 1000)} left`);
   }
   return parts;
@@ -309,14 +322,16 @@ export function sampled(samples, at, done) {
  * @returns {{tone: string, share: number}[]}
  */
 export function barShares(head) {
-  const total = Math.max(1, head.total);
-  const replayed = Math.min(head.replayed, head.done);
+  const work = workOf(head);
+  const open = work.running + work.retrying + work.failed + head.waiting;
+  const total = Math.max(1, work.total ?? work.done + open);
+  const replayed = Math.min(head.replayed, work.done);
   return [
     { tone: "replayed", share: replayed / total },
-    { tone: "done", share: (head.done - replayed) / total },
-    { tone: "failed", share: head.failed / total },
-    { tone: "retrying", share: head.retrying / total },
-    { tone: "running", share: head.running / total },
+    { tone: "done", share: (work.done - replayed) / total },
+    { tone: "failed", share: work.failed / total },
+    { tone: "retrying", share: work.retrying / total },
+    { tone: "running", share: work.running / total },
     { tone: "waiting", share: head.waiting / total },
   ].filter((segment) => segment.share > 0);
 }
@@ -1509,7 +1524,8 @@ class Header {
     setText(this.workflow, state.workflow);
     setText(this.id, state.id);
     setAttribute(this.id, "title", state.id);
-    this.samples = sampled(this.samples, now, head.done);
+    const work = workOf(head);
+    this.samples = sampled(this.samples, now, work.done);
     setText(this.counts, progress(head, rateOf(this.samples)).join(" · "));
     const same = head.same === true ? "code as in the cell" : head.same === false ? "code changed since it ran" : "";
     setText(this.code, same);
@@ -1517,8 +1533,8 @@ class Header {
     setText(this.params, state.params && state.params !== "{}" && state.params !== "null" ? `params ${state.params}` : "");
     setAttribute(this.params, "title", state.params || null);
     drawShares(this.bar, barShares(head));
-    setAttribute(this.bar, "aria-valuemax", String(head.total));
-    setAttribute(this.bar, "aria-valuenow", String(head.done));
+    setAttribute(this.bar, "aria-valuemax", work.total === null ? null : String(work.total));
+    setAttribute(this.bar, "aria-valuenow", String(work.done));
     const { icon, word, tone } = statusWords(head);
     setIcon(this.icon, icon);
     setText(this.word, word);

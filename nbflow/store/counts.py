@@ -1,0 +1,67 @@
+"""How far maps are, and instances with their items counted."""
+
+from dataclasses import dataclass
+
+from nbflow.core.history import History, StepRecord
+from nbflow.core.items import Items
+from nbflow.core.model import StepState, StepType
+
+
+@dataclass(frozen=True, slots=True)
+class ItemCounts:
+    """How far a map is.
+
+    Attributes:
+        done: items that ended with a value.
+        total: how many there are; None where the iterable does not say and is not at its end.
+        running, retrying, failed: items whose body runs, that wait for their next attempt, that failed for good.
+        rate: ends in a second, as the last ones came; None where too few have.
+    """
+
+    done: int
+    total: int | None
+    running: int
+    retrying: int
+    failed: int
+    rate: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """How far an instance is, the items of its maps counted in place of the maps; *total* is None where none can tell."""
+
+    done: int
+    total: int | None
+    running: int
+    retrying: int
+    failed: int
+
+
+def counts_of(record: StepRecord, items: Items) -> ItemCounts:
+    """How far a map is."""
+    states = [item.state for item in items.open.values()]
+    return ItemCounts(
+        items.done,
+        items.total,
+        states.count(StepState.RUNNING),
+        states.count(StepState.RETRYING),
+        items.failed,
+        None if record.ended else items.rate,
+    )
+
+
+def work_of(history: History) -> Work | None:
+    """How far an instance is; None without maps."""
+    steps = [step for step in history.steps.values() if step.key.type is not StepType.ROLLBACK]
+    maps = [counts_of(step, step.items) for step in steps if step.items is not None]
+    if not maps:
+        return None
+    others = [step.state for step in steps if step.items is None]
+    totals = [each.total for each in maps if each.total is not None]
+    return Work(
+        done=others.count(StepState.FINISHED) + sum(each.done for each in maps),
+        total=len(others) + sum(totals) if len(totals) == len(maps) else None,
+        running=others.count(StepState.RUNNING) + sum(each.running for each in maps),
+        retrying=others.count(StepState.RETRYING) + sum(each.retrying for each in maps),
+        failed=others.count(StepState.FAILED) + sum(each.failed for each in maps),
+    )
