@@ -55,7 +55,7 @@ def leftovers(root: Path, stored: Collection[str], now: datetime) -> list[Path]:
     """Files older than SETTLED that no value names: of crashes between file and entry, and of instances long deleted."""
     return sorted(
         path
-        for path in root.rglob("*")
+        for path in root.glob("*/*/*")  # what stands beside the instances' folders is no result: the mark for workers
         if not path.is_symlink()
         and path.is_file()
         and path.relative_to(root).as_posix() not in stored

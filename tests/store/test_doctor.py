@@ -11,6 +11,7 @@ import pytest
 
 import nbflow
 from nbflow.store.doctor import Severity, examine
+from nbflow.values import staging
 
 MAKES = """
 import sys
@@ -163,3 +164,15 @@ def test_compact_removes_old_files_that_nothing_names_and_no_others(store):
     assert not old.exists()
     assert not wrong(store)
     assert len(artifacts(store)) == 4
+
+
+def test_the_mark_by_which_workers_know_the_store_is_no_leftover(store):
+    folder = artifacts(store)[0].parents[2]
+    staging.mark(folder)
+    long_ago = time.time() - 7200
+    for path in artifacts(store):
+        os.utime(path, (long_ago, long_ago))
+    assert notes(store) == ""
+    with nbflow.Engine(store) as engine:
+        engine.compact()
+    assert (folder / staging.MARK).exists()
