@@ -150,7 +150,7 @@ class Body(OnExecutors):
     def _launch(self) -> None:
         try:
             self._start()
-        except BaseException as error:  # noqa: BLE001 - a full disk, a failing __getattr__: the attempt failed
+        except BaseException as error:  # noqa: BLE001 - a callable may fail while it is only looked at
             self._ended(self.attempt, (False, error))
 
     def _start(self) -> None:
@@ -189,7 +189,7 @@ class Body(OnExecutors):
     async def _drive(self, attempt: int, call: Callable[[], Any]) -> None:
         try:
             value = await call()
-        except BaseException as error:  # noqa: BLE001 - a full disk, a failing __getattr__: the attempt failed
+        except BaseException as error:  # noqa: BLE001 - SystemExit from a body fails its attempt, no more (S30)
             self._ended(attempt, (False, error))
         else:
             self._ended(attempt, (True, value))

@@ -188,7 +188,7 @@ def delete(engine: "Engine", instance: "WorkflowInstance", by: str | None) -> No
     engine.live.pop(instance.created_seq, None)
     engine.folds.forget(instance.created_seq)
     head = Head(workflow=instance.workflow_name, instance_id=instance.id)
-    shutil.rmtree(engine.artifact_path(head), ignore_errors=True)
+    shutil.rmtree(engine.artifact_folder(head).path, ignore_errors=True)
 
 
 def _fence(engine: "Engine", instance: "WorkflowInstance", decide: Decide, *, again: contextvars.Context | None) -> None:

@@ -92,9 +92,8 @@ class Engine:
         self.watch = LoopWatch(self.thread, self._show_all)
         self.timers = Timers(self.thread, self.clock)
         self.threads = BodyThreads(self.thread, max_threads, "nbflow-body")
-        self.executors, self.default_executor = Executors(self), default_executor
-        self.ends = Ends(self)
-        self.schedules = Schedules(self)
+        self._executors, self.default_executor = Executors(self), default_executor
+        self.ends, self.schedules = Ends(self), Schedules(self)
         self.slots, self.waiting = Slots(max_running), Waiting()
         self.closing = self.closed = False
         self.failure: StoreError | None = None
@@ -145,6 +144,11 @@ class Engine:
     @env.setter
     def env(self, values: Mapping[str, Any]) -> None:
         self._env = dict(values)
+
+    @property
+    def executors(self) -> Executors:
+        """Where bodies may run, by name: `engine.executors["gpu"] = …` (API.md §7)."""
+        return self._executors
 
     @property
     def workflows(self) -> dict[str, Workflow]:
@@ -240,10 +244,6 @@ class Engine:
         """Who this engine is in claims."""
         folder = getattr(self.store, "folder_id", "")
         return Owner(self.engine_id, os.getpid(), socket.gethostname(), folder, self.notebook)
-
-    def artifact_path(self, head: Head) -> Path:
-        """The folder of an instance's artefacts."""
-        return self.store.artifacts / head.workflow / head.instance_id
 
     def artifact_folder(self, head: Head) -> ArtifactFolder:
         """The artefacts of an instance."""

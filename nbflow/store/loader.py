@@ -55,7 +55,6 @@ class Loader:
         self._looking = threading.Lock()
         self._time = SystemClock()
         self._next_load = 0.0
-        self._hurry = False
         self.closing = self._stopping = False
         self._running: duckdb.DuckDBPyConnection | None = None
         self.thread = threading.Thread(target=self._run, name="nbflow-loader", daemon=True)
@@ -101,11 +100,6 @@ class Loader:
         """Take notice of what others wrote, then call *then*; tries until it can."""
         with self._looking:
             self._looks.append(then)
-        self._jobs.put(_nothing)
-
-    def load_soon(self) -> None:
-        """Load at the next chance instead of within the second."""
-        self._hurry = True
         self._jobs.put(_nothing)
 
     def interrupt_query(self) -> None:
@@ -262,7 +256,7 @@ class Loader:
     def _tick(self) -> None:
         """Load and look, where it is time."""
         now = self._time.monotonic()
-        due = self._backlog and (now >= self._next_load or self._hurry)
+        due = self._backlog and now >= self._next_load
         try:
             moved = self.desk.counter.read() != self.desk.noticed
             if self._looks and not moved:
@@ -281,7 +275,6 @@ class Loader:
             self.held_by = self.held_by or "trouble"
         else:
             self.trouble = None
-            self._hurry = False
             self._next_load = self._time.monotonic() + (LOAD_EVERY if complete else 0.0)
             if self._looks:
                 self._answer()

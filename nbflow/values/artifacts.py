@@ -69,7 +69,7 @@ class ArtifactFolder:
                 return uri, digest, len(payload)
         temporary = self.path / f".{ids.new_uid()}.tmp"
         try:
-            digest, size = _write_whole(temporary, payload)
+            digest, size = write_whole(temporary, payload)
             uri, path = self._place(digest, ext)
             if not self._holds(path, digest, size):
                 os.replace(temporary, path)
@@ -200,7 +200,8 @@ class ArtifactFolder:
         self._made = True
 
 
-def _write_whole(path: Path, payload: Payload) -> tuple[str, int]:
+def write_whole(path: Path, payload: Payload) -> tuple[str, int]:
+    """Write a new file to the disk, only for the user's own eyes; gives its SHA-256 in hex and its bytes."""
     with os.fdopen(os.open(path, _CREATE, 0o600), "w+b") as file:
         if isinstance(payload, bytes):
             file.write(payload)

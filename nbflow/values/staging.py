@@ -15,7 +15,7 @@ import msgspec
 
 from nbflow import ids
 from nbflow.errors import UndecodableError
-from nbflow.values.artifacts import ArtifactFolder, Payload
+from nbflow.values.artifacts import ArtifactFolder, Payload, write_whole
 
 MARK = ".here"
 """The file in the artefact root by which a worker knows that what it sees under that path is this store."""
@@ -68,7 +68,7 @@ class StagingFolder(ArtifactFolder):
             data = _bytes_of(payload)
             return self._note("", ext, hashlib.sha256(data).hexdigest(), len(data), data)
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        digest, size = _write(self.path / name, payload)
+        digest, size = write_whole(self.path / name, payload)
         return self._note(name, ext, digest, size)
 
     def _note(self, source: str, ext: str, digest: str, size: int, data: bytes = b"") -> tuple[str, str, int]:
@@ -148,18 +148,6 @@ def _local(each: Staged, files: ArtifactFolder) -> Path | None:
 
 def _copying(source: Any) -> Callable[[BinaryIO], None]:
     return lambda target: shutil.copyfileobj(source, target, 1 << 20)
-
-
-def _write(path: Path, payload: Payload) -> tuple[str, int]:
-    with open(path, "xb+") as file:
-        if isinstance(payload, bytes):
-            file.write(payload)
-        else:
-            payload(file)
-        file.flush()
-        os.fsync(file.fileno())
-        file.seek(0)
-        return hashlib.file_digest(file, "sha256").hexdigest(), os.fstat(file.fileno()).st_size
 
 
 def _bytes_of(payload: Payload) -> bytes:

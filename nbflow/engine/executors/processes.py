@@ -70,12 +70,6 @@ class ProcessWorkers:
         self._doomed: set[subprocess.Popen[bytes]] = set()
         self._closed = False
 
-    @property
-    def pids(self) -> list[int]:
-        """The processes that are there now."""
-        with self._lock:
-            return [process.pid for process in self._processes]
-
     def submit(self, attempt: RemoteAttempt) -> None:
         """Queue it."""
         with self._lock:
