@@ -208,7 +208,7 @@ def test_a_cluster_without_workers_is_said_and_the_time_in_its_queue_does_not_co
 
             instance = bench.start(run)
             eventually(lambda: "wait for workers" in caplog.text, "it is said that there are none")
-            assert "wait for workers" in instance.step("it").logs
+            eventually(lambda: "wait for workers" in instance.step("it").logs, "its log says so too")
             time.sleep(2.5)
             assert not instance.is_finished()
             client.cluster.scale(1)

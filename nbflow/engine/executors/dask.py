@@ -340,6 +340,6 @@ class DaskWorkers:
             text = f"executor {self.name!r}: workers have come"
         else:
             text = f"executor {self.name!r}: {len(attempts)} bodies wait for workers; the cluster at {self._address} has none"
-        log.warning("%s", text)
         for attempt in attempts:
             attempt.note(text)
+        log.warning("%s", text)
