@@ -102,7 +102,7 @@ class Engine:
         self.looks = 0
         self._lock = threading.RLock()
         self.news = self.store.on_news = News(self)
-        self.store.on_acked = self.thread.post_all
+        self.thread.attend(self.store)
         self.time = EngineTime(self)
         self.clock.subscribe(self.time)
         if retention is not None:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from nbflow.clock import SystemClock
 from nbflow.errors import UsageError
+from nbflow.store.base import Store
 
 log = logging.getLogger("nbflow")
 
@@ -99,11 +100,17 @@ class _BusySelector(selectors.DefaultSelector):
 
     _asked = 0.0
 
+    def __init__(self, loop: "CountingLoop") -> None:
+        super().__init__()
+        self._loop = loop
+
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         now = _monotonic()
         if timeout is not None and timeout <= 0 and now - self._asked < _PATIENCE:
             return []
         self._asked = now
+        if self._loop.rested():
+            timeout = 0
         return super().select(timeout)
 
 
@@ -113,13 +120,23 @@ class CountingLoop(asyncio.SelectorEventLoop):
     Attributes:
         uncounted: a context without an activation: what runs in it is the engine's own. One for each loop, since a context
             cannot be entered by two threads at once.
+        before_rest: called when nothing is ready to run, and once a millisecond while there is.
     """
 
     def __init__(self) -> None:
-        super().__init__(_BusySelector())
+        self.before_rest: Callable[[], None] = _nothing
+        super().__init__(_BusySelector(self))
         self.uncounted = contextvars.Context()
         self._kept: set[asyncio.Task[Any]] = set()
         self.set_task_factory(_make_task)  # type: ignore[arg-type]  # it is only ever given this loop
+
+    def rested(self) -> bool:
+        """Do what is done before a rest; whether there is something to run after it."""
+        try:
+            self.before_rest()
+        except Exception:  # noqa: BLE001 - the loop of all instances must go on
+            log.exception("what the workflow loop does before it rests failed")
+        return bool(self._ready)  # type: ignore[attr-defined]  # where BaseEventLoop keeps what is ready
 
     def keep(self, task: asyncio.Task[Any]) -> None:
         """Hold a task that nobody else holds until it ends: asyncio itself would let it be collected half way."""
@@ -139,6 +156,10 @@ class CountingLoop(asyncio.SelectorEventLoop):
         handle = _CountedHandle(callback, args, self, context, activation)
         self._ready.append(handle)  # type: ignore[attr-defined]  # where BaseEventLoop.call_soon puts its own
         return handle
+
+
+def _nothing() -> None:
+    """Nobody has asked for anything to be done before a rest."""
 
 
 def _make_task(
@@ -197,6 +218,12 @@ class LoopThread:
                 # the outcome of that task.
                 if not isinstance(error, SystemExit | KeyboardInterrupt):
                     log.error("a callback of the workflow loop failed: %s", type(error))
+
+    def attend(self, store: Store) -> None:
+        """Take the acknowledgements of *store*, and give it the loop's idle moments for its syncs."""
+        store.on_acked = self.post_all
+        store.attend(self.ident)
+        self.loop.before_rest = store.sync
 
     def post(self, callback: Callable[..., object], *args: object) -> None:
         """Run *callback* on the loop soon, as the engine's own; safe from any thread, nothing after `stop`."""

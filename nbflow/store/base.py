@@ -78,6 +78,17 @@ class Store(Protocol):
         """
         ...
 
+    def attend(self, thread: int) -> None:
+        """The thread of that identity promises to call `sync` whenever it has nothing else to do: its appends wake nobody."""
+        ...
+
+    def sync(self) -> None:
+        """Make durable, and acknowledge, what the attending thread has appended; where syncs are slow, have it done soon.
+
+        Cheap where there is nothing to do. Called by the attending thread alone, which it may hold for a millisecond.
+        """
+        ...
+
     def when_durable(self, acked: Callable[[], None]) -> None:
         """Call *acked*, as for `append`, when everything appended so far is durable; returns at once."""
         ...

@@ -161,6 +161,14 @@ class FileStore:
         """Put everything appended so far into the journal's file; see `Store.write`."""
         self._journal.write()
 
+    def attend(self, thread: int) -> None:
+        """That thread promises to call `sync` before it rests; see `Store.attend`."""
+        self._journal.syncer = thread
+
+    def sync(self) -> None:
+        """Acknowledge what the attending thread has appended; see `Store.sync`."""
+        self._journal.sync()
+
     def when_durable(self, acked: Callable[[], None]) -> None:
         """Acknowledge everything appended so far; see `Store.when_durable`."""
         self._journal.append(b"", acked)

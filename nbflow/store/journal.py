@@ -3,6 +3,9 @@
 Entries are queued by any thread and put into the file by the journal's own thread, or by a caller of `write` who wants
 them in the file before a body runs. One `fdatasync` makes a whole batch durable; then its acknowledgements go out, in
 order. The file is written at the last good offset, so a short write or a full disk is written over, not behind.
+
+One thread may promise to call `sync` before it rests (the workflow loop does): while syncs are quick they are done there,
+because handing each to the journal's thread and back costs several times the sync itself.
 """
 
 import errno
@@ -13,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from nbflow.clock import pause
+from nbflow.clock import SystemClock, pause
 from nbflow.errors import NbflowError, StoreError
 from nbflow.store import lines
 from nbflow.store.layout import sync_folder
@@ -24,8 +27,10 @@ Acked = Callable[[], None]
 SEGMENT = 16 * 1024 * 1024
 _BATCH = 10_000
 _RETRY = 0.1
+_QUICK = 0.001  # seconds: a sync that takes longer is left to the journal's thread
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _log = logging.getLogger("nbflow")
+_monotonic = SystemClock().monotonic
 
 
 class _DiskFullError(Exception):
@@ -44,15 +49,19 @@ class Journal:
 
     Attributes:
         synced: the position up to which everything is durable.
+        syncer: the thread that calls `sync` before it rests: what it appends does not wake the journal's own.
     """
 
     def __init__(
         self, folder: Path, engine: str, store: str, acknowledge: Callable[[list[Acked]], None], *, segment: int = SEGMENT
     ) -> None:
-        self.synced = 0
+        self.synced = self.syncer = 0
         self._folder, self._engine, self._store = folder, engine, store
         self._acknowledge, self._segment = acknowledge, segment
         self._queue: deque[tuple[bytes, Acked | None]] = deque()
+        self._syncing = threading.Lock()  # one at a time, so that acknowledgements go out in order
+        self._due = False
+        self._took = 0.0  # seconds, by the last syncs
         self._writing = threading.Lock()  # of everything down to _acks
         self._descriptor = -1
         self._first = self._offset = 0
@@ -87,8 +96,28 @@ class Journal:
             msg = "this engine is closed: nothing more is recorded; make a new Engine"
             raise StoreError(msg)
         self._queue.append((line, acked))
-        if acked is not None and not self._awake:
+        if acked is None:
+            return
+        if threading.get_ident() == self.syncer:
+            self._due = True
+        elif not self._awake:
             self._signal()
+
+    def sync(self) -> None:
+        """Make durable what the `syncer` has appended and acknowledge it, or wake the thread that does: called by it alone."""
+        if not self._due:
+            return
+        self._due = False
+        if self._took > _QUICK or self._failure is not None or not self._syncing.acquire(blocking=False):
+            self._signal()
+            return
+        try:
+            if not self._sync():
+                self._signal()
+        except (OSError, _DiskFullError):
+            self._signal()  # the journal's thread meets it again, and says so
+        finally:
+            self._syncing.release()
 
     def write(self) -> None:
         """Put everything queued into the file, from the calling thread."""
@@ -169,7 +198,8 @@ class Journal:
                 batches = len(self._queue) // _BATCH + 1  # what comes later wakes this thread again
                 # Lines that `write` put in while a rotation synced them are durable, and not acknowledged yet.
                 while batches and (self.behind or self._acks) and self._failure is None:
-                    batches -= self._sync()
+                    with self._syncing:
+                        batches -= self._sync()
                 error: NbflowError | None = self._failure
             except _DiskFullError:
                 error = StoreError(
@@ -200,8 +230,10 @@ class Journal:
             self._write_queued()
             acks, self._acks = self._acks, []
             target, descriptor = self._offset, self._descriptor
+        started = _monotonic()
         try:
             os.fdatasync(descriptor)
+            links = os.fstat(descriptor).st_nlink
         except OSError as error:
             # The kernel may have dropped the pages and would say yes the next time: the file is not trusted again.
             _log.warning("fdatasync of the journal in %r failed (%s): a new file is begun", str(self._folder), error)
@@ -209,7 +241,8 @@ class Journal:
                 self._acks = acks + self._acks
                 self._begin_again()
             return False
-        if os.fstat(descriptor).st_nlink == 0:
+        self._took += (_monotonic() - started - self._took) / 8
+        if links == 0:
             self._fail("was deleted while its engine was at work: nothing more can be recorded; restart this kernel")
             return False
         self.synced = target

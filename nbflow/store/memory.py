@@ -115,6 +115,12 @@ class MemoryStore:
     def write(self) -> None:
         """Nothing can be lost before the process is."""
 
+    def attend(self, thread: int) -> None:
+        """Nothing waits for a sync."""
+
+    def sync(self) -> None:
+        """Nothing waits for a sync."""
+
     def when_durable(self, acked: Callable[[], None]) -> None:
         """It is, at once."""
         if self.on_acked is not None:
