@@ -51,14 +51,14 @@ class History:
         for entry in entries:
             self.apply(entry)
 
-    def apply(self, entry: Entry) -> bool:
-        """Fold one entry in; False where it does not count (an owner gone, an end after the end)."""
+    def apply(self, entry: Entry, key: StepKey | None = None) -> bool:
+        """Fold one entry in, of the step *key* where the caller knows that; False where it does not count (an owner gone, an end after the end)."""
         if not self.head.apply(entry):
             return False
         self.version += 1
         kind = entry.kind
         if entry.step is not None:
-            self.apply_step(entry)
+            self.apply_step(entry, key)
         elif kind is Kind.EVENT:
             self._apply_event(entry)
         elif kind is Kind.SET_ASIDE:
@@ -104,12 +104,12 @@ class History:
                 step.items = Items()
         return step
 
-    def apply_step(self, entry: Entry) -> None:
-        """Fold in the entry of a step."""
+    def apply_step(self, entry: Entry, key: StepKey | None = None) -> None:
+        """Fold in the entry of a step, *key* where the caller knows it."""
         if entry.key is not None and entry.kind in ITEM_KINDS:
             apply_item(self, entry)
             return
-        key = entry.step_key
+        key = key or entry.step_key
         assert key is not None
         body, kind = entry.body, entry.kind
         step = self.known(key, entry)
@@ -129,14 +129,14 @@ class History:
         if kind in ENDS:
             step.state, step.value, step.error = StepState.FINISHED, entry.value, None
             self._end(step, entry)
-            self._hand_out(key)
+            self._hand_out(step.key)
             if kind is Kind.WAIT_FINISHED:
                 step.event_type = body.get("event_type", step.event_type)
                 self._take(body.get("event_id"), step, entry)
         elif kind in FAILURES:
             step.state, step.error, step.value = StepState.FAILED, body.get("error"), entry.value
             self._end(step, entry)
-            self._hand_out(key)
+            self._hand_out(step.key)
         elif kind in CANCELS:
             step.state = StepState.CANCELLED
             self._end(step, entry)
@@ -151,9 +151,9 @@ class History:
             self.delivered.append(key)
 
     def _attempt(self, step: StepRecord, number: int, entry: Entry) -> None:
-        started = moment(entry.body.get("started_at")) or entry.recorded_at
         last = step.attempts[-1] if step.attempts else None
         if last is None or last.number != number:
+            started = moment(entry.body.get("started_at")) or entry.recorded_at
             last = Attempt(number, StepState.RUNNING, started)
             step.attempts.append(last)
             if entry.body.get("anew"):  # under new code those before it count no more (S58)

@@ -1,7 +1,6 @@
 """What the entries of a map do to the fold of its instance. Pure."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -96,7 +95,7 @@ def item_records(scratch: "History", the_map: "StepRecord", entries: Iterable[En
             if state is StepState.INTERRUPTED:
                 cut_off(record)
             its = StepKey(StepType.MAP, place.name, place.count, place.key)
-            found[place.key] = replace(record, key=its, state=state, config=the_map.config)
+            found[place.key] = msgspec.structs.replace(record, key=its, state=state, config=the_map.config)
     return found
 
 

@@ -165,7 +165,7 @@ CANCELS = frozenset(kind for kind in Kind if kind.endswith(".cancelled"))
 _TYPE_OF = {kind: StepType(kind.partition(".")[0]) for kind in Kind if "." in kind}
 
 
-class StepKey(msgspec.Struct, frozen=True, order=True):
+class StepKey(msgspec.Struct, frozen=True, order=True, gc=False):
     """What a step is known by (S6): type, name, n-th call of that type and name, and for map items the item's key."""
 
     type: StepType
@@ -180,7 +180,7 @@ class StepKey(msgspec.Struct, frozen=True, order=True):
         return text if self.key is None else f"{text}[{self.key}]"
 
 
-class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+class Entry(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One entry of the history.
 
     Attributes:

@@ -1,15 +1,16 @@
 """What is known of one step, of its attempts, and of one event: what the fold of an instance is made of. Pure."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+
+import msgspec
 
 from nbflow.core.items import Items
 from nbflow.core.model import ENDED, StepKey, StepState
 
 
-@dataclass(slots=True)
-class Attempt:
+class Attempt(msgspec.Struct, gc=False):
     """One try of a step."""
 
     number: int
@@ -19,8 +20,7 @@ class Attempt:
     error: dict[str, Any] | None = None
 
 
-@dataclass(slots=True)
-class StepRecord:
+class StepRecord(msgspec.Struct, gc=False):
     """What is known of one step.
 
     Attributes:
@@ -41,12 +41,12 @@ class StepRecord:
     changed_at: datetime
     attempt: int = 0
     failures: int = 0
-    attempts: list[Attempt] = field(default_factory=list)
+    attempts: list[Attempt] = []
     ended_at: datetime | None = None
     due_at: datetime | None = None
     value: bytes | None = None
     error: dict[str, Any] | None = None
-    body: dict[str, Any] = field(default_factory=dict)
+    body: dict[str, Any] = {}
     config: dict[str, Any] | None = None
     code_hash: str = ""
     event_type: str | None = None

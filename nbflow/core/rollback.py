@@ -3,7 +3,7 @@
 Pure. A handler is a durable step of its own: type "rollback", name and count of the step it undoes.
 """
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from nbflow.core.history import History, StepRecord
 from nbflow.core.model import StepKey, StepState, StepType

@@ -15,7 +15,7 @@ from nbflow.core import replay
 from nbflow.core.config import DEFAULT, ResolvedConfig, delay_after
 from nbflow.core.durations import duration, text
 from nbflow.core.model import Kind, StepKey, StepType
-from nbflow.engine.calls import Call
+from nbflow.engine.calls import Call, nothing_to_stop
 from nbflow.engine.context import StepContext, bind, context_of, is_async
 from nbflow.engine.delays import DelayQuestion, may_retry
 from nbflow.engine.executors.bodies import HERE, OnExecutors
@@ -35,7 +35,15 @@ BODY: contextvars.ContextVar["Body | None"] = contextvars.ContextVar("nbflow_bod
 
 GRACE = 5.0  # seconds a cancelled async body has to end before its attempt is closed without it
 
+_LEFT = contextvars.Context()
+
 _KINDS: dict[str, Kind] = {str(kind): kind for kind in Kind}  # calling an enum takes longer
+
+
+def _enter(body: "Body") -> None:
+    """From here on the context is that of a body, no more of `run`."""
+    ACTIVATION.set(None)
+    BODY.set(body)
 
 
 class Body(OnExecutors):
@@ -59,12 +67,11 @@ class Body(OnExecutors):
         super().__init__()
         self.scope, self.call, self.live, self.engine = scope, call, scope.live, scope.engine
         self.fn, self.args, self.config, self.on = fn, args, config, on
-        self.parent = context.get(BODY)
+        self.parent: Body | None = context.get(BODY)
         self._undoable, self.sensitive = undoable, sensitive
         self._fixed = self._fixed_body()
         self.context = context
-        context.run(ACTIVATION.set, None)
-        context.run(BODY.set, self)
+        context.run(_enter, self)
         self._started_at = ""
         self._anew: dict[str, Any] = {}
         self._code: dict[str, Any] = {}
@@ -368,8 +375,12 @@ class Body(OnExecutors):
         return body
 
     def _close(self) -> None:
+        """Nothing comes after it: let go of what holds it in turn, or its value stays until the garbage collector looks."""
         self._closed = True
-        self.live.retries.pop(self.key, None)
+        self.call.cancel = nothing_to_stop
+        self.context, self.output = _LEFT, None
+        if self.live.retries:
+            self.live.retries.pop(self.key, None)
         if self._running:
             self._running = False
             self.scope.in_flight -= 1
@@ -378,8 +389,8 @@ class Body(OnExecutors):
         """Stop caring: an async body is cancelled, one in a thread left to it, its end never recorded (S21, S43)."""
         if self._closed:
             return
-        self._close()
         self._finish_output()
+        self._close()
         if self._timer is not None:
             self._timer.cancel()
         if self._task is not None:

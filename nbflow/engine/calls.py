@@ -32,14 +32,14 @@ class Call:
         self.key, self.order, self.future = key, order, future
         self.awaited = self.inner = False
         self.lazy = False
-        self.cancel: Callable[[], None] = _nothing
+        self.cancel: Callable[[], None] = nothing_to_stop
         self.begin: Callable[[], None] | None = None
         self.deliver: Callable[[], None] | None = None
         self.original: BaseException | None = None
         self.payload_of: Callable[[object, dict[str, Any]], object] | None = None
 
 
-def _nothing() -> None:
+def nothing_to_stop() -> None:
     """Most calls have nothing to stop."""
 
 

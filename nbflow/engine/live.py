@@ -111,7 +111,7 @@ class LiveInstance:
                 body or {},
                 value,
             )
-            self.history.apply(entry)
+            self.history.apply(entry, key)
             self.engine.store.append(entry, acked)
         self.engine.feed.publish(head.created_seq)
         return entry
