@@ -52,7 +52,10 @@ class History:
             self.apply(entry)
 
     def apply(self, entry: Entry, key: StepKey | None = None) -> bool:
-        """Fold one entry in, of the step *key* where the caller knows that; False where it does not count (an owner gone, an end after the end)."""
+        """Fold one entry in, of the step *key* where the caller knows it; False where it does not count.
+
+        It does not where it is of an owner gone, or an end after the end.
+        """
         if not self.head.apply(entry):
             return False
         self.version += 1

@@ -163,6 +163,8 @@ FAILURES = frozenset(kind for kind in Kind if kind.endswith(".failed"))
 CANCELS = frozenset(kind for kind in Kind if kind.endswith(".cancelled"))
 
 _TYPE_OF = {kind: StepType(kind.partition(".")[0]) for kind in Kind if "." in kind}
+KINDS = {(_TYPE_OF[kind], kind.partition(".")[2]): kind for kind in _TYPE_OF}
+"""Kinds of step entries by the step's type and what happened to it."""
 
 
 class StepKey(msgspec.Struct, frozen=True, order=True, gc=False):

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from nbflow.core import replay
 from nbflow.core.config import DEFAULT, ResolvedConfig, delay_after
 from nbflow.core.durations import duration, text
-from nbflow.core.model import Kind, StepKey, StepType
+from nbflow.core.model import KINDS, Kind, StepKey, StepType
 from nbflow.engine.calls import Call, nothing_to_stop
-from nbflow.engine.context import StepContext, bind, context_of, is_async
+from nbflow.engine.context import bind, context_of, is_async
 from nbflow.engine.delays import DelayQuestion, may_retry
 from nbflow.engine.executors.bodies import HERE, OnExecutors
 from nbflow.engine.loop import ACTIVATION
@@ -36,8 +36,6 @@ BODY: contextvars.ContextVar["Body | None"] = contextvars.ContextVar("nbflow_bod
 GRACE = 5.0  # seconds a cancelled async body has to end before its attempt is closed without it
 
 _LEFT = contextvars.Context()
-
-_KINDS: dict[str, Kind] = {str(kind): kind for kind in Kind}  # calling an enum takes longer
 
 
 def _enter(body: "Body") -> None:
@@ -106,7 +104,7 @@ class Body(OnExecutors):
     # -- an attempt begins --------------------------------------------------------------------------------------------
 
     def _kind(self, what: str) -> Kind:
-        return _KINDS[f"{self.key.type}.{what}"]
+        return KINDS[self.call.key.type, what]
 
     def begin(self, attempt: int, *, anew: bool = False) -> None:
         """Record the start of an attempt, then run the body: in this order, whatever happens between (S53).
@@ -181,7 +179,7 @@ class Body(OnExecutors):
     def _run(self, args: tuple[Any, ...]) -> None:
         if self._closed:
             return
-        call = bind(self.fn, args, self.step_context)
+        call = bind(self.fn, args, partial(context_of, self))
         if self.on == "main" and self.engine.main_queue.open:
             self.engine.main_queue.put(partial(self._run_on_main, self.attempt, call))
         elif is_async(self.fn):
@@ -400,9 +398,3 @@ class Body(OnExecutors):
         if self._away is not None:
             self._away.leave()
         self.scope.on_quiet()
-
-    # -- context ------------------------------------------------------------------------------------------------------
-
-    def step_context(self) -> StepContext:
-        """What the body, or a delay function, is told."""
-        return context_of(self)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from nbflow.core.config import ResolvedConfig, scaled
 from nbflow.core.durations import duration
 from nbflow.core.replay import retries_left
-from nbflow.engine.context import is_async
+from nbflow.engine.context import context_of, is_async
 from nbflow.engine.threads import Outcome
 from nbflow.engine.timers import Timer
 from nbflow.errors import NonRetryableError, NotSerialisableError, RetryAfter, UsageError
@@ -42,7 +42,7 @@ class DelayQuestion:
         body = self._body
         delay_fn = body.config.delay_fn
         assert delay_fn is not None
-        call = partial(delay_fn, body.step_context(), self._error)
+        call = partial(delay_fn, context_of(body), self._error)
         self._limit = body.engine.timers.after(LIMIT, partial(self._answer, (False, TimeoutError("no answer within 5 s"))))
         if is_async(delay_fn):
 

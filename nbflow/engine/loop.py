@@ -52,12 +52,13 @@ class _CountedHandle(asyncio.Handle):
     """
 
     __slots__ = ("_activation",)
+    _loop: "CountingLoop"  # of asyncio.Handle
 
     def __init__(
         self,
         callback: Callable[..., object],
         args: tuple[object, ...],
-        loop: asyncio.AbstractEventLoop,
+        loop: "CountingLoop",
         context: contextvars.Context | None,
         activation: Counted,
     ) -> None:
@@ -88,11 +89,10 @@ class _CountedHandle(asyncio.Handle):
 
     def _quiet(self, activation: Counted) -> None:
         """The turn is taken at once: another pass of the loop would cost more than the turn itself."""
-        loop: CountingLoop = self._loop  # type: ignore[attr-defined]  # of asyncio.Handle, absent from its stubs
         try:
-            loop.uncounted.run(activation.take_turn)
+            self._loop.uncounted.run(activation.take_turn)
         except Exception as error:  # noqa: BLE001 - as for any callback of the loop
-            loop.call_exception_handler({"message": "a turn failed", "exception": error, "handle": self})
+            self._loop.call_exception_handler({"message": "a turn failed", "exception": error, "handle": self})
 
     def _leave(self) -> None:
         activation, self._activation = self._activation, None
@@ -144,7 +144,7 @@ class CountingLoop(asyncio.SelectorEventLoop):
         """Do what is done before a rest; whether there is something to run after it."""
         try:
             self.before_rest()
-        except Exception:  # noqa: BLE001 - the loop of all instances must go on
+        except Exception:
             log.exception("what the workflow loop does before it rests failed")
         return bool(self._ready)  # type: ignore[attr-defined]  # where BaseEventLoop keeps what is ready
 

@@ -51,6 +51,7 @@ class LoopWatch:
             self.held = where = self._innermost()
             log.warning("the workflow loop has been held for over a second by %s; make it a plain def", where)
             self._tell()
+            self._loop_thread.loop.before_rest()  # the loop's syncs are done elsewhere while it cannot do them
             while not answered.wait(LIMIT) and not self._ended.is_set():
                 self.held = self._innermost()
             self.held = None

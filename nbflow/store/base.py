@@ -85,7 +85,8 @@ class Store(Protocol):
     def sync(self) -> None:
         """Make durable, and acknowledge, what the attending thread has appended; where syncs are slow, have it done soon.
 
-        Cheap where there is nothing to do. Called by the attending thread alone, which it may hold for a millisecond.
+        Cheap where there is nothing to do; it may hold the attending thread for a millisecond. Called by another thread, it
+        has the syncs done without waiting for them: while the attending thread is held by user code.
         """
         ...
 
@@ -122,7 +123,7 @@ class Store(Protocol):
         ...
 
     def heads(self, workflow: str | None = None, *, unfinished: bool = False, limit: int | None = 100) -> list[Head]:
-        """Instances, newest first, deleted ones left out."""
+        """Instances, newest first, deleted ones left out; *unfinished* ones as others left them, not what this engine runs."""
         ...
 
     def head(self, created_seq: int) -> Head | None:

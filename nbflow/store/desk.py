@@ -24,6 +24,7 @@ class Desk:
         seen: the highest seq taken notice of.
         own: the position up to which the own journal was loaded when last seen.
         noticed: the news counter at the last session.
+        meta: what the file said of itself then: settings are part of it.
         news: entries of others about instances, not handed on yet.
         foreign: whether anything of others came.
     """
@@ -39,6 +40,7 @@ class Desk:
     seen: int = -1
     own: int = 0
     noticed: tuple[int, int] = (0, 0)
+    meta: dict[str, str] = field(default_factory=dict)
     news: list[Entry] = field(default_factory=list)
     foreign: bool = False
 

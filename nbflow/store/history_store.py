@@ -305,13 +305,17 @@ class FileStore:
             session.change("delete from nb.meta where key = $1", [f"setting:{key}"])
             if value is not None:
                 session.change("insert into nb.meta values ($1, $2)", [f"setting:{key}", value])
+            self._desk.meta = dict(session.rows("select key, value from nb.meta"))
 
         self._ask(lambda: self._loader.after(lambda _session: True, work))
 
     def settings(self, prefix: str) -> dict[str, str]:
         """The texts kept under keys that begin with *prefix*."""
-        query = "select key[9:], value from nb.meta where starts_with(key, $1)"
-        return self._fresh(lambda session: dict(session.rows(query, [f"setting:{prefix}"])))
+        self._usable()
+        if self.moved():
+            self._ask(lambda: self._loader.after(lambda _session: True, lambda _session: None))
+        start = f"setting:{prefix}"
+        return {key.removeprefix("setting:"): text for key, text in self._desk.meta.items() if key.startswith(start)}
 
     def sql(self, query: str) -> Any:
         """Run *query* read-only over everything recorded; see `Store.sql`."""

@@ -104,11 +104,12 @@ class Journal:
             self._signal()
 
     def sync(self) -> None:
-        """Make durable what the `syncer` has appended and acknowledge it, or wake the thread that does: called by it alone."""
+        """Make durable what the `syncer` has appended and acknowledge it; where that takes long, or elsewhere, have it done."""
         if not self._due:
             return
         self._due = False
-        if self._took > _QUICK or self._failure is not None or not self._syncing.acquire(blocking=False):
+        here = threading.get_ident() == self.syncer and self._took <= _QUICK and self._failure is None
+        if not here or not self._syncing.acquire(blocking=False):
             self._signal()
             return
         try:

@@ -20,7 +20,10 @@ _UNFINISHED = (
 
 
 def newest(loader: Loader, workflow: str | None, *, unfinished: bool, limit: int | None) -> list[Head]:
-    """Instances, newest first, deleted ones left out; see `Store.heads`."""
+    """Instances, newest first, deleted ones left out; see `Store.heads`.
+
+    What this engine runs is known to whoever looks for *unfinished* ones: its own journal can wait.
+    """
     limited = "" if limit is None or unfinished else f" limit {limit:d}"
     query = f"{_CREATED}{_UNFINISHED if unfinished else ''} order by seq desc{limited}"
     prefix = None if workflow is None else f"{workflow}/"
@@ -29,7 +32,7 @@ def newest(loader: Loader, workflow: str | None, *, unfinished: bool, limit: int
         asked = [seq for (seq,) in session.rows(query, [prefix])]
         return asked, session.heads(asked[:AT_ONCE])
 
-    seqs, heads = loader.after(Session.load_all, first)
+    seqs, heads = loader.after(Session.load_others if unfinished else Session.load_all, first)
     found: list[Head] = []
     for start in range(0, len(seqs), AT_ONCE):
         part = seqs[start : start + AT_ONCE]

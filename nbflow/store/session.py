@@ -153,7 +153,7 @@ class Session:
                 f"back: what was recorded since waits in the journal in {str(desk.layout.journal)!r}"
             )
             raise StoreCorruptError(msg)
-        desk.uid = meta["store"]
+        desk.uid, desk.meta = meta["store"], meta
 
     # -- what others wrote --------------------------------------------------------------------------------------------
 
@@ -236,6 +236,11 @@ class Session:
     def load_all(self) -> bool:
         """Load every journal that is here."""
         complete = self.load_own()
+        return self.load_others() and complete
+
+    def load_others(self) -> bool:
+        """Load every journal that is here but the own."""
+        complete = True
         for engine in segments.engines(self._desk.layout.journal) - {self._desk.engine}:
             complete &= self.load(engine)
         return complete

@@ -15,6 +15,7 @@ from tests.bench.executors import executors
 from tests.bench.load_ext import load_ext
 from tests.bench.maps import FEW, ITEMS, Maps
 from tests.bench.measure import Measured, in_turns, ratios, table
+from tests.bench.others import installed, sqlite
 from tests.bench.resume import Resume
 from tests.bench.steps import Steps, steps_in
 
@@ -33,6 +34,15 @@ def step_costs(steps: Steps, bare: Bare, rounds: int) -> Iterator[Measured]:
     yield Measured("one sequential step, plain body", found["plain"], "ms")
     yield Measured("  ÷ bare append", ratios(found["plain"], found["append"]), "×", 2.2)
     yield Measured("  ÷ bare DuckDB commit", ratios(found["plain"], found["commit"]), "×", 0.35)
+
+
+def beside_others(folder: Path, steps: Steps, rounds: int) -> Iterator[Measured]:
+    """Others doing the same in the same run; more than 1 × is slower than we are."""
+    measures = {"bare SQLite insert + commit": sqlite(folder)} | installed(folder / "others")
+    found = in_turns(rounds, **measures, ours=steps.sequential_async)
+    for what in measures:
+        yield Measured(what, found[what], "ms")
+        yield Measured("  ÷ one sequential step of ours", ratios(found[what], found["ours"]), "×")
 
 
 def throughput(steps: Steps, rounds: int) -> Iterator[Measured]:
@@ -62,6 +72,7 @@ def report(folder: Path, rounds: int) -> Iterator[Measured]:
     bare = Bare(folder)
     with steps_in(folder / "steps") as steps:
         yield from step_costs(steps, bare, rounds)
+        yield from beside_others(folder, steps, min(rounds, 5))
         yield from throughput(steps, min(rounds, 7))
     bare.close()
     (folder / "maps").mkdir()

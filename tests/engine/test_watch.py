@@ -4,6 +4,7 @@ import logging
 import threading
 
 from nbflow import WorkflowEntrypoint
+from nbflow.core.model import Entry, Kind
 from nbflow.engine.engine import Engine
 from tests.engine.conftest import eventually
 
@@ -27,13 +28,37 @@ def test_code_that_holds_the_loop_for_over_a_second_is_named(caplog):
         instance = engine.register(Holds).create()
         eventually(lambda: engine.watch.held)
         assert "holds_the_loop" in engine.watch.held
-        assert "test_watch.py, line 12" in engine.watch.held
+        assert f"test_watch.py, line {holds_the_loop.__code__.co_firstlineno + 1}" in engine.watch.held
         gate.set()
         assert instance.wait(10, "finished").output == "done"
         eventually(lambda: engine.watch.held is None)
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 1
     assert told[0].endswith("make it a plain def")
+
+
+def test_what_was_recorded_before_the_loop_was_held_becomes_durable_all_the_same(tmp_path):
+    gate, held = threading.Event(), threading.Event()
+    before: list[int] = []
+
+    class Holds(WorkflowEntrypoint):
+        async def run(self, event, step):
+            async def body():
+                journal = engine.store._journal
+                engine.store.append(Entry(Kind.SET_ASIDE, instance.created_seq, 1, engine.clock.now()), lambda: None)
+                before.append(journal.synced)
+                held.set()
+                holds_the_loop(gate)
+
+            return await step.do("hold", body)
+
+    with Engine(tmp_path / "h.duckdb") as engine:
+        instance = engine.register(Holds).create()
+        assert held.wait(10)
+        eventually(lambda: engine.store._journal.synced > before[0])
+        assert not gate.is_set()
+        gate.set()
+        instance.wait(10, "finished")
 
 
 def test_a_loop_that_answers_is_not_complained_of(caplog):

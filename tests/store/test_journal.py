@@ -65,6 +65,103 @@ def test_an_entry_without_acknowledgement_causes_no_sync_but_is_in_the_file_afte
     assert journal.synced == journal.written
 
 
+def test_the_thread_that_attends_syncs_by_itself_and_is_acknowledged_before_sync_returns(folder):
+    journal, order = journal_of(folder)
+    threads: set[int] = set()
+    journal.syncer = threading.get_ident()
+    journal.append(line(0), lambda: order.append(0))
+    journal.append(line(1), lambda: threads.add(threading.get_ident()))
+    assert order == []
+    assert journal.synced == 0
+    journal.sync()
+    assert order == [0]
+    assert threads == {threading.get_ident()}
+    assert journal.synced == journal.written > 0
+    assert len(read_back(folder, living=True)) == 2
+    journal.close()
+
+
+def test_what_others_append_does_not_wait_for_the_thread_that_attends(folder):
+    journal, order = journal_of(folder)
+    journal.syncer = -1
+    journal.append(line(0), lambda: order.append(0))
+    eventually(lambda: order == [0])
+    journal.close()
+
+
+def test_acknowledgements_keep_their_order_when_both_threads_sync(folder):
+    journal, order = journal_of(folder)
+    journal.syncer = threading.get_ident()
+    flushing = threading.Event()
+
+    def flush() -> None:
+        while not flushing.is_set():
+            journal.flush()
+
+    other = threading.Thread(target=flush)
+    other.start()
+    for number in range(300):
+        journal.append(line(number), lambda n=number: order.append(n))
+        if number % 3 == 0:
+            journal.sync()
+    flushing.set()
+    other.join()
+    journal.flush()
+    assert order == list(range(300))
+    journal.close()
+
+
+def test_slow_syncs_are_left_to_the_journals_thread(folder, monkeypatch):
+    journal, order = journal_of(folder)
+    journal.syncer = threading.get_ident()
+    threads: list[str] = []
+    sync = os.fdatasync
+
+    def slow(descriptor: int) -> None:
+        threads.append(threading.current_thread().name)
+        threading.Event().wait(0.02)
+        sync(descriptor)
+
+    monkeypatch.setattr("nbflow.store.journal.os.fdatasync", slow)
+    for number in range(2):
+        journal.append(line(number), lambda n=number: order.append(n))
+        journal.sync()
+        eventually(lambda n=number: order == list(range(n + 1)))
+    assert threads == [threading.current_thread().name, "nbflow-journal"]
+    journal.close()
+
+
+def test_a_sync_from_elsewhere_is_done_by_the_journals_thread(folder):
+    journal, order = journal_of(folder)
+    journal.syncer = threading.get_ident()
+    journal.append(line(0), lambda: order.append(0))
+    other = threading.Thread(target=journal.sync)
+    other.start()
+    other.join()
+    eventually(lambda: order == [0])
+    journal.close()
+
+
+@pytest.mark.parametrize("call", ["pwrite", "fdatasync"])
+def test_what_the_attending_thread_cannot_sync_the_journals_own_makes_up_for(folder, monkeypatch, call):
+    journal, order = journal_of(folder)
+    journal.syncer = threading.get_ident()
+    real, failures = getattr(os, call), [OSError(errno.ENOSPC if call == "pwrite" else errno.EIO, "injected")]
+
+    def fails_once(*args: object) -> object:
+        if failures:
+            raise failures.pop()
+        return real(*args)
+
+    monkeypatch.setattr(f"nbflow.store.journal.os.{call}", fails_once)
+    journal.append(line(0), lambda: order.append(0))
+    journal.append(line(1), lambda: order.append(1))
+    journal.sync()
+    eventually(lambda: order == [0, 1])
+    assert len(read_back(folder, living=True)) == 2
+    journal.close()
+
+
 def test_entries_of_one_thread_keep_their_order_whoever_writes_them(folder):
     journal, _ = journal_of(folder)
     for number in range(300):

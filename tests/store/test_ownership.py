@@ -94,6 +94,7 @@ def test_unfinished_ones_are_told_by_the_fold(opened):
     store.append(entry(Kind.ERRORED, seqs["failed"], error={"type": "E", "message": "m"}))
     store.append(entry(Kind.RESTARTED, seqs["again"], token=2, keep_below=0))
     store.append(entry(Kind.TERMINATED, seqs["over"], token=2))
+    store.heads()  # loads what this engine has recorded
     assert [h.instance_id for h in store.heads(unfinished=True)] == ["again", "running", "queued"]
     assert [h.instance_id for h in store.heads(unfinished=True, limit=2)] == ["again", "running"]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from nbflow import ids
 from nbflow.core.durations import text
-from nbflow.engine.context import bind
+from nbflow.engine.context import bind, context_of
 from nbflow.engine.executors.packing import pack
 from nbflow.engine.executors.remote import Reply, Request, result, versions
 from nbflow.engine.executors.report import this_process
@@ -85,7 +85,7 @@ class RemoteAttempt:
         self.begun_at: float | None = None
         self._run = ""
         self._blind = place.blind
-        self._context = body.step_context()
+        self._context = context_of(body)
         self._timer: Timer | None = None
 
     def launch(self) -> None:

@@ -80,7 +80,7 @@ class Conclusion:
 
     def _conclude(self, outcome: tuple[bool, Any]) -> None:
         run = self._run
-        run.kept = {}
+        run.let_go()
         self._activation.calls.pop(stream_key(self._key), None)
         if run.stream is not None:
             run.stream.concluded(outcome)

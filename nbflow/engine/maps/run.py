@@ -17,7 +17,7 @@ from nbflow.core.history import StepRecord
 from nbflow.core.items import Items, stream_key
 from nbflow.core.model import Kind, StepState
 from nbflow.core.rates import Bucket, Rate
-from nbflow.engine.calls import Call
+from nbflow.engine.calls import Call, nothing_to_stop
 from nbflow.engine.maps.commits import Commits
 from nbflow.engine.maps.ends import Conclusion
 from nbflow.engine.maps.items import ItemBody
@@ -140,6 +140,14 @@ class MapRun:
         self._bodies.clear()
         self.kept.clear()
 
+    def let_go(self) -> None:
+        """It has ended and `run` gets the outcome: the items and what they gave are kept no longer."""
+        self.kept = {}
+        self.asked, self.source = dataclasses.replace(self.asked, items=()), None
+        self.call.cancel, self.call.deliver = nothing_to_stop, None
+        if self.close in self.activation.closers:
+            self.activation.closers.remove(self.close)
+
     def _cancel(self) -> None:
         self.close()
         if self.stream is not None:
@@ -194,8 +202,7 @@ class MapRun:
         if self._rate_timer is not None:
             return False
         now = self.engine.clock.now()
-        wait = self._bucket.wait(now.timestamp())
-        if wait <= 0:
+        if (wait := self._bucket.wait(now.timestamp())) <= 0:
             return True
         self._rate_timer = self.engine.timers.at(now + timedelta(seconds=wait), self._token_is_back)
         return False
