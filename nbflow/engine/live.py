@@ -330,7 +330,8 @@ class LiveInstance:
 
     def match_events(self, activation: Activation) -> bool:
         """Give buffered events to open waits, the first of each type to the first by order (S34, S35)."""
-        return match(self.history, (wait for wait in self.waits.values() if wait.call.key in activation.calls))
+        waits = [wait for wait in self.waits.values() if wait.call.key in activation.calls] if self.waits else []
+        return bool(waits) and match(self.history, waits)
 
     def events_changed(self) -> None:
         """An event has come: an activation that waits for one of its type looks at its next quiet moment."""

@@ -7,6 +7,7 @@ from nbflow.engine.bodies import Body
 from nbflow.engine.calls import Call
 from nbflow.engine.maps.sources import Drawn
 from nbflow.engine.threads import Outcome
+from nbflow.values import codec
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from nbflow.engine.maps.run import MapRun
 
 _OF_VALUE = ("preview", "output_type", "json", "uri")
+_NOTHING = codec.encode(None, None, with_preview=False)
 
 
 class ItemBody(Body):
@@ -45,6 +47,9 @@ class ItemBody(Body):
 
     def _settle(self, outcome: Outcome) -> None:
         super()._settle((True, None) if outcome[0] and self.run.asked.discard else outcome)
+
+    def _encode(self, value: object) -> Outcome:
+        return (True, _NOTHING) if value is None and self.run.asked.discard else super()._encode(value)
 
     def _end(self, what: str, body: dict[str, Any], value: bytes | None = None) -> None:
         if self.drawn.hash:
