@@ -64,7 +64,7 @@ def test_a_step_leaves_no_garbage_in_circles(lab, ways):
             await asyncio.sleep(0)
             gc.set_debug(gc.DEBUG_SAVEALL)
             gc.collect()
-            circles.update(type(each).__qualname__ for each in gc.garbage)
+            circles.update(type(each).__qualname__ for each in gc.garbage if type(each).__module__.startswith("nbflow."))
         finally:
             gc.set_debug(0)
             gc.garbage.clear()
@@ -72,7 +72,7 @@ def test_a_step_leaves_no_garbage_in_circles(lab, ways):
         return "done"
 
     assert lab.run(run).output == "done"
-    assert {kind: count for kind, count in circles.items() if count >= COUNT / 2} == {}
+    assert {kind: count for kind, count in circles.items() if count >= COUNT / 2} == {}  # other threads have garbage, too
 
 
 @pytest.mark.parametrize("ways", [sequential, in_threads, gathered, mapped, retried])
