@@ -20,7 +20,7 @@ class LoopWatch:
     """A thread that asks the loop for a sign of life, from the first activation to the engine's end.
 
     Attributes:
-        held: what holds the loop now, None while it answers; *tell* is called when it changes.
+        held: what holds the loop now and what to do, None while it answers; *tell* is called when it changes.
     """
 
     def __init__(self, thread: LoopThread, tell: Callable[[], None]) -> None:
@@ -49,7 +49,7 @@ class LoopWatch:
             if answered.wait(LIMIT) or self._ended.is_set():
                 continue
             self.held = where = self._innermost()
-            log.warning("the workflow loop has been held for over a second by %s; make it a plain def", where)
+            log.warning("the workflow loop has been held for over a second by %s", where)
             self._tell()
             self._loop_thread.loop.before_rest()  # the loop's syncs are done elsewhere while it cannot do them
             while not answered.wait(LIMIT) and not self._ended.is_set():
@@ -58,15 +58,16 @@ class LoopWatch:
             self._tell()
 
     def _innermost(self) -> str:
-        """The innermost frame of user code on the loop's thread."""
+        """The innermost frame of user code on the loop's thread, and what to do about it."""
         frame: FrameType | None = sys._current_frames().get(self._loop_thread.ident)  # noqa: SLF001 - the way to see it
         innermost = frame
         while frame is not None and _is_library(frame):
             frame = frame.f_back
-        frame = frame or innermost
         if frame is None:
-            return "code that is not Python's"
-        return f"{frame.f_code.co_qualname} ({failures.name_file(frame.f_code.co_filename)}, line {frame.f_lineno})"
+            at = "" if innermost is None else f" ({innermost.f_code.co_qualname})"
+            return f"no code of the notebook{at}: the disk, the machine or a library is slow"
+        place = f"{failures.name_file(frame.f_code.co_filename)}, line {frame.f_lineno}"
+        return f"{frame.f_code.co_qualname} ({place}); make it a plain def"
 
 
 def _is_library(frame: FrameType) -> bool:

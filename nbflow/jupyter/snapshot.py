@@ -76,7 +76,7 @@ def head_json(view: InstanceView) -> dict[str, Any]:
         "same": view.code_same,
         "sleeping": sleeping,
         "interrupted": None if view.interrupted is None else words.first_line(view.interrupted, 120),
-        "held": None if view.held is None else words.first_line(view.held, 120),
+        "held": None if view.held is None else words.first_line(view.held, 160),
         "error": error,
         "version": view.version,
     }

@@ -113,7 +113,7 @@ class Journal:
             self._signal()
             return
         try:
-            if not self._sync():
+            if self._closing or not self._sync():  # once it is closed there is no file any more
                 self._signal()
         except (OSError, _DiskFullError):
             self._signal()  # the journal's thread meets it again, and says so
@@ -169,7 +169,8 @@ class Journal:
         self._closing = True
         self._signal()
         self.thread.join()
-        self.abandon()
+        with self._syncing:
+            self.abandon()
 
     def leave_to_parent(self, failure: StoreError) -> None:
         """In a forked child: take nothing more."""

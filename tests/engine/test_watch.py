@@ -1,6 +1,7 @@
 """Code that holds the workflow loop is named (S55)."""
 
 import logging
+import os
 import threading
 
 from nbflow import WorkflowEntrypoint
@@ -69,3 +70,35 @@ def test_a_loop_that_answers_is_not_complained_of(caplog):
     with caplog.at_level(logging.WARNING, logger="nbflow"), Engine(":memory:") as engine:
         engine.register(Waits).create().wait(10, "finished")
     assert caplog.records == []
+
+
+STUCK = """
+def stuck(descriptor):
+    if threading.current_thread().name.startswith("nbflow-loop") and not gate.is_set():
+        held.set()
+        gate.wait(20)
+    sync(descriptor)
+"""
+
+
+def test_where_no_code_of_the_notebook_holds_the_loop_that_is_said(monkeypatch, tmp_path):
+    gate, held = threading.Event(), threading.Event()
+    system = {"threading": threading, "gate": gate, "held": held, "sync": os.fdatasync}
+    exec(compile(STUCK, "/usr/lib/python3/disk.py", "exec"), system)  # a disk has no frame; a library's is no user's
+
+    class One(WorkflowEntrypoint):
+        async def run(self, event, step):
+            async def body():
+                return 1
+
+            return await step.do("one", body)
+
+    with Engine(tmp_path / "h.duckdb") as engine:
+        monkeypatch.setattr("nbflow.store.journal.os.fdatasync", system["stuck"])
+        instance = engine.register(One).create()
+        assert held.wait(10)
+        eventually(lambda: engine.watch.held)
+        assert "plain def" not in engine.watch.held
+        assert "the disk" in engine.watch.held
+        gate.set()
+        assert instance.wait(10, "finished").output == 1

@@ -3049,7 +3049,7 @@ class Outcome {
     const { head, output } = this.panel.state();
     let line = { icon: "", tone: "", text: "" };
     if (head.error) line = { icon: "failed", tone: "red", text: `${head.error.type}: ${head.error.message}` };
-    else if (head.held) line = { icon: "interrupted", tone: "orange", text: `the workflow loop is held by ${head.held}; make it a plain def` };
+    else if (head.held) line = { icon: "interrupted", tone: "orange", text: `the workflow loop is held by ${head.held}` };
     else if (head.interrupted) line = { icon: "interrupted", tone: "orange", text: head.interrupted };
     else if (head.status === "complete" && output) line = { icon: "done", tone: "green", text: `output ${output}` };
     else if (!head.here && head.owner && !FINISHED.includes(head.status)) {
