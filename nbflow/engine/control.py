@@ -2,7 +2,6 @@
 
 import contextvars
 import getpass
-import shutil
 import socket
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -188,7 +187,7 @@ def delete(engine: "Engine", instance: "WorkflowInstance", by: str | None) -> No
     engine.live.pop(instance.created_seq, None)
     engine.folds.forget(instance.created_seq)
     head = Head(workflow=instance.workflow_name, instance_id=instance.id)
-    shutil.rmtree(engine.artifact_folder(head).path, ignore_errors=True)
+    engine.artifact_folder(head).remove()
 
 
 def _fence(engine: "Engine", instance: "WorkflowInstance", decide: Decide, *, again: contextvars.Context | None) -> None:

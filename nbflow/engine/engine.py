@@ -53,6 +53,8 @@ class Engine:
         lock_timeout: seconds to wait for the DuckDB file where others hold it; steps never wait for it.
         allow_pickle: pickle results that nothing else can store, and read such ones back, which runs what is in them:
             only for histories you trust. They are not readable without it.
+        sql_files: False keeps `sql` from every file but the history: it neither reads nor writes others, not even stored
+            tables (`read_parquet(output_uri)`).
         retention: a duration: finished instances that ended longer ago are deleted when the engine starts.
         notify: called with an instance and "waiting", "errored" or "complete", once each, never in a replay.
         notebook: the notebook or script this engine works for; what it may resume by itself depends on it (S51).
@@ -71,6 +73,7 @@ class Engine:
         max_running: int | None = None,
         lock_timeout: float = 10.0,
         allow_pickle: bool = False,
+        sql_files: bool = True,
         retention: Any = None,
         notify: Callable[[WorkflowInstance, str], Any] | None = None,
         notebook: str | None = None,
@@ -82,7 +85,8 @@ class Engine:
         self.store: Store = store or open_store(path, self.notebook, lock_timeout, self.clock)
         self.engine_id, self.uid = self.store.engine_id, self.store.uid
         self._env: dict[str, Any] = dict(env or {})
-        self.max_steps, self.allow_pickle, self.notify = max_steps, allow_pickle, notify
+        self.max_steps, self.notify = max_steps, notify
+        self.allow_pickle, self.sql_files = allow_pickle, sql_files
         self.folds, self.feed, self.outputs = Folds(self.store), Feed(), Outputs(self)
         self.live: dict[int, LiveInstance] = {}
         self.registry = Registry(self)
@@ -225,7 +229,7 @@ class Engine:
     def sql(self, query: str) -> Any:
         """Run SQL over the history, read-only; gives a DuckDB relation of the result (API.md §4)."""
         self.check_open()
-        return self.store.sql(query)
+        return self.store.sql(query, files=self.sql_files)
 
     def compact(self) -> tuple[int, int]:
         """Drop what deleted instances left and rewrite the file; gives its size before and after, in bytes."""
@@ -271,24 +275,7 @@ class Engine:
 
     def on_loop(self, act: Callable[[], None]) -> None:
         """Have *act* done on the loop and wait for it, at most a second: what it acts on is durable already (S55)."""
-        if self.thread.here:
-            act()
-            return
-        done = threading.Event()
-        failed: list[BaseException] = []
-
-        def run() -> None:
-            try:
-                act()
-            except BaseException as error:  # noqa: BLE001 - belongs to the caller's thread
-                failed.append(error)
-            finally:
-                done.set()
-
-        self.thread.post(run)
-        done.wait(1.0)
-        if failed:
-            raise failed[0]
+        self.thread.do(act, patience=1.0)
 
     def launch_soon(self, launch: Callable[[], None]) -> None:
         """Run *launch* in the loop's next pass, after the start that was just recorded is in the journal's file (S53)."""

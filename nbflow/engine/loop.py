@@ -251,6 +251,27 @@ class LoopThread:
         """Run many on the loop soon, for the price of one."""
         self.post(_call_all, callbacks)
 
+    def do(self, act: Callable[[], None], patience: float) -> None:
+        """Have *act* done on the loop and wait for it, at most *patience* seconds; what it raises by then is raised here."""
+        if self.here:
+            act()
+            return
+        done = threading.Event()
+        failed: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                act()
+            except BaseException as error:  # noqa: BLE001 - belongs to the caller's thread
+                failed.append(error)
+            finally:
+                done.set()
+
+        self.post(run)
+        done.wait(patience)
+        if failed:
+            raise failed[0]
+
     def forbid_here(self, what: str) -> None:
         """Refuse a blocking call on the loop that it would block."""
         if self.here:

@@ -158,8 +158,11 @@ class Store(Protocol):
         """The texts kept under keys that begin with *prefix*."""
         ...
 
-    def sql(self, query: str) -> Any:
-        """Load everything recorded, run *query* read-only, return a DuckDB relation of the materialised result."""
+    def sql(self, query: str, *, files: bool = True) -> Any:
+        """Load everything recorded, run *query* read-only, return a DuckDB relation of the materialised result.
+
+        Without *files* it reads and writes none but the history.
+        """
         ...
 
     def facts(self) -> Mapping[str, Any]:

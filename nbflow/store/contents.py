@@ -1,11 +1,13 @@
 """The files that a history names: which there must be, what is wrong with one, which belong to nothing."""
 
 import hashlib
+import os
 import re
 from collections.abc import Collection, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from nbflow.store.files import strangers
 from nbflow.store.wholeness import Rows
 
 # A reference inside a stored value, as values/codec.py writes it.
@@ -54,13 +56,25 @@ def trouble_of(root: Path, uri: str, digest: str) -> str | None:
 def leftovers(root: Path, stored: Collection[str], now: datetime) -> list[Path]:
     """Files older than SETTLED that no value names: of crashes between file and entry, and of instances long deleted."""
     return sorted(
-        path
-        for path in root.glob("*/*/*")  # what stands beside the instances' folders is no result: the mark for workers
-        if not path.is_symlink()
-        and path.is_file()
-        and path.relative_to(root).as_posix() not in stored
-        and _is_settled(path, now)
+        path for path in _files_of_instances(root) if path.relative_to(root).as_posix() not in stored and _is_settled(path, now)
     )
+
+
+def _files_of_instances(root: Path) -> Iterator[Path]:
+    """What lies in the folders of instances; what stands beside them is no result: the mark for workers.
+
+    No link is followed: one that leads out of the store would have strangers' files removed.
+    """
+    folders = [root]
+    for _ in range(2):
+        folders = [Path(entry) for folder in folders for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)]
+    for folder in folders:
+        yield from (Path(entry) for entry in os.scandir(folder) if entry.is_file(follow_symlinks=False))
+
+
+def strange(folder: str, names: Collection[str]) -> set[str]:
+    """Those of the names in a folder that are neither files nor folders: a backup leaves them out."""
+    return {path.name for path, _ in strangers(Path(folder, name) for name in names)}
 
 
 def empty_folders(root: Path, now: datetime) -> list[Path]:

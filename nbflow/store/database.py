@@ -17,6 +17,7 @@ from nbflow.core.log import LAST, LogChunk
 from nbflow.core.model import Entry, Kind, StepKey
 from nbflow.errors import StoreCorruptError, StoreError, StoreVersionError
 from nbflow.store import appending, lines
+from nbflow.store.files import make_own
 from nbflow.store.layout import Layout, sync_folder, unwritable
 from nbflow.store.lease import process_name
 
@@ -50,9 +51,20 @@ def connect(threads: int | None = 1, memory: str | None = "256MB") -> duckdb.Duc
     return connection
 
 
+def keep_private(file: Path) -> None:
+    """Close a DuckDB file that has just been made, and its log to be, to everybody else: DuckDB asks the umask alone."""
+    os.chmod(file, 0o600)
+    make_own(file.with_name(f"{file.name}.wal"))
+
+
 def quoted(text: str | Path) -> str:
     """A SQL literal."""
     return "'" + str(text).replace("'", "''") + "'"
+
+
+def identifier(name: str) -> str:
+    """A SQL name."""
+    return '"' + name.replace('"', '""') + '"'
 
 
 def schema() -> str:
@@ -123,8 +135,7 @@ class Database:
         if self._connection is None:
             self._connection = connect()
             self._connection.execute("set TimeZone = 'UTC'")
-            spill = self._layout.folder / "spill"
-            self._connection.execute(f"set temp_directory = {quoted(spill)}")
+            self._connection.execute(f"set temp_directory = {quoted(self._layout.spill)}")
         return self._connection
 
     def use(self, connection: duckdb.DuckDBPyConnection) -> None:
@@ -139,7 +150,6 @@ class Database:
             self._attach(temporary, NEW)
             make_schema(self.connection, meta)
             self.detach()
-            os.chmod(temporary, 0o600)
             descriptor = os.open(temporary, os.O_RDONLY)
             try:
                 os.fsync(descriptor)
@@ -176,6 +186,13 @@ class Database:
         except duckdb.Error as error:
             raise self.translated(error) from error
         self.attached = True
+        if options == NEW:
+            keep_private(file)
+
+    def commit(self) -> None:
+        """End the transaction; DuckDB's log is made here, where it can be kept private."""
+        make_own(self._layout.wal)
+        self.connection.execute("commit")
 
     def detach(self) -> bool:
         """Detach, which checkpoints; False where that failed: what was committed is in DuckDB's log then."""

@@ -14,7 +14,7 @@ from nbflow.clock import SystemClock
 from nbflow.core.head import fold_head
 from nbflow.core.model import Entry
 from nbflow.errors import NbflowError
-from nbflow.store import contents, lease, migrate, segments
+from nbflow.store import contents, lease, migrate, segments, shape
 from nbflow.store.database import NAME, Database, HeldError
 from nbflow.store.layout import Layout
 from nbflow.store.wholeness import all_blocks, wholeness
@@ -78,6 +78,8 @@ def _folders(layout: Layout) -> Iterator[Finding]:
             yield _note(f"others may look into {place} (mode {mode:04o})", f"chmod {wanted:o} {place}")
         if place.exists() and not os.access(place, os.W_OK):
             yield _wrong(f"{place} cannot be written by this user", f"give this user write access to {place}")
+    for place, what in layout.strangers():
+        yield _wrong(f"{place} is {what}: a store keeps to its own folder", "put the real file or folder in its place")
     free = shutil.disk_usage(layout.folder).free
     if free < _LITTLE_ROOM:
         yield _note(f"the disk of {layout.folder} has {free / 2**20:,.0f} MB left", "make room: a full disk stops all steps")
@@ -109,7 +111,7 @@ def _journals_with_entries(layout: Layout) -> list[str]:
 
 
 def _opened(layout: Layout, patience: float) -> list[Finding]:
-    if not layout.file.exists() or not layout.file.stat().st_size or not layout.folder.is_dir():
+    if not layout.file.exists() or not layout.file.stat().st_size or not layout.folder.is_dir() or any(layout.strangers()):
         return []
     turn = lease.Lease(layout, lease.own_holder("doctor", "nbflow doctor"))
     database = Database(layout)
@@ -152,6 +154,8 @@ def _inside(layout: Layout, database: Database) -> Iterator[Finding]:
     version = migrate.check(layout.file, dict(rows("select key, value from nb.meta")).get("schema", ""))
     if version < migrate.SCHEMA:
         yield _note(f"{layout.file} has schema version {version}", "an engine brings it up to date when it opens the store")
+    else:
+        shape.tables_as_made(layout, rows)
     all_blocks(layout, rows)
     wholeness(layout, rows)
     [(entries, instances)] = rows("select count(*), count(*) filter (kind = 'created') from nb.entries")

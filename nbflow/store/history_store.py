@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import duckdb
+
 from nbflow import ids
 from nbflow.clock import Clock, SystemClock
 from nbflow.core.history import Head
@@ -75,6 +77,7 @@ class FileStore:
         self._closing = threading.Lock()
         self._closed = self._forked = False
         self._sources: dict[str, str] = {}
+        self._views_seen = False
         layout.prepare()
         self.folder_id = layout.folder_id()
         lease = leases.Lease(layout, leases.own_holder(self.engine_id, notebook))
@@ -317,17 +320,24 @@ class FileStore:
         start = f"setting:{prefix}"
         return {key.removeprefix("setting:"): text for key, text in self._desk.meta.items() if key.startswith(start)}
 
-    def sql(self, query: str) -> Any:
+    def sql(self, query: str, *, files: bool = True) -> Any:
         """Run *query* read-only over everything recorded; see `Store.sql`."""
-        asked = queries.checked(query)
+        asked = queries.checked(query, files=files)
+
+        def run(connection: duckdb.DuckDBPyConnection) -> Any:
+            return queries.run(asked, connection, queries.file_attached(self._layout), files=files)
 
         def job() -> Any:
-            self._loader.after(Session.load_all, lambda _: None)
+            self._loader.after(Session.load_all, self._see_to_views)
             connection = connect(threads=None, memory=None)
-            attach = queries.file_attached(self._layout)
-            return self._loader.query(connection, lambda: self._loader.leased(lambda: queries.run(asked, connection, attach)))
+            return self._loader.query(connection, lambda: self._loader.leased(lambda: run(connection)))
 
         return self._ask(job)
+
+    def _see_to_views(self, session: Session) -> None:
+        if not self._views_seen:
+            queries.see_to_views(session)
+            self._views_seen = True
 
     def facts(self) -> Mapping[str, Any]:
         """What `%workflow store` shows; never waits long for the file."""

@@ -19,6 +19,7 @@ from pathlib import Path
 from nbflow.clock import SystemClock, pause
 from nbflow.errors import NbflowError, StoreError
 from nbflow.store import lines
+from nbflow.store.files import open_own
 from nbflow.store.layout import sync_folder
 from nbflow.store.segments import segment_path, segments
 
@@ -297,9 +298,8 @@ class Journal:
 
     def _open_segment(self, first: int) -> None:
         path = segment_path(self._folder, self._engine, first)
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         try:
-            descriptor = os.open(path, flags, 0o600)
+            descriptor = open_own(path, os.O_RDWR | os.O_CREAT)
             sync_folder(self._folder)
         except OSError as error:
             if error.errno in _FULL:

@@ -1,10 +1,12 @@
 """Where the files of a store are: everything beside the real path of the DuckDB file."""
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from nbflow.errors import StoreError, UsageError
+from nbflow.store.files import strangers, write_own
 
 DEFAULT = Path(".nbflow") / "history.duckdb"
 
@@ -56,8 +58,30 @@ class Layout:
         """One of the small files that go with the DuckDB file: turn, lock, holder.json, news."""
         return self.folder / f"{self.file.name}.{what}"
 
+    @property
+    def spill(self) -> Path:
+        """Where DuckDB puts what does not fit into memory."""
+        return self.folder / "spill"
+
+    def strangers(self) -> Iterator[tuple[Path, str]]:
+        """What stands in the place of a file or folder of the store and is neither, and what it is."""
+        yield from strangers((self.folder, self.journal, self.artifacts, self.spill, self.wal, self.artifacts / ".here"))
+        yield from strangers(self.beside(what) for what in ("turn", "lock", "holder.json", "news"))
+        if os.access(self.journal, os.R_OK | os.X_OK) and not self.journal.is_symlink():
+            yield from strangers(self.journal.iterdir())
+
     def prepare(self) -> None:
-        """Make the folders, only for the user's own eyes."""
+        """Make the folders, only for the user's own eyes.
+
+        Raises:
+            StoreError: they can't be made, or a link would lead out of the store: nothing is read or written beyond it.
+        """
+        for path, what in self.strangers():
+            msg = (
+                f"{str(path)!r} is {what}, and a store keeps to its own folder: put the real file or folder in its place, "
+                f"or name another file with NBFLOW_STORE or Engine(path). Nothing was changed"
+            )
+            raise StoreError(msg)
         default = self.folder == self.file.parent
         if not default and not self.file.parent.is_dir():
             msg = f"{str(self.file)!r} cannot be made: the folder {str(self.file.parent)!r} does not exist; make it first"
@@ -66,7 +90,7 @@ class Layout:
             if not self.folder.is_dir():
                 self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 if default:
-                    (self.folder / ".gitignore").write_text("*\n")
+                    write_own(self.folder / ".gitignore", "*\n")
                 sync_folder(self.folder.parent)
             for folder in (self.journal, self.artifacts):
                 if not folder.is_dir():

@@ -17,12 +17,14 @@ from typing import Any
 from nbflow.clock import SystemClock, pause
 from nbflow.core.model import Owner
 from nbflow.errors import StoreError
+from nbflow.store.files import open_own, write_own
 from nbflow.store.layout import Layout, sync_folder, unwritable
 
 Count = tuple[int, int]
 
 LIFE = ".nbj"
 _POLL = 0.001
+_SIGNED = 4096  # bytes of a signature; it is shown in messages
 _REFUSED = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 
 
@@ -81,7 +83,7 @@ class FileLock:
 
     def _open(self) -> int:
         try:
-            return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            return open_own(self.path, os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise unwritable(self.path, error) from error
 
@@ -118,14 +120,14 @@ class Lease:
     def holder(self) -> str:
         """Who has it, in words."""
         try:
-            signed = json.loads(self._holder_path.read_text())
-        except (OSError, ValueError):
+            with os.fdopen(open_own(self._holder_path, os.O_RDONLY), "rb") as file:
+                signed = json.loads(file.read(_SIGNED))
+            pid, host, since = int(signed["pid"]), signed["host"], signed["since"]
+            name = f"{signed['notebook']}, " if signed.get("notebook") else ""
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return "another process"
-        name = f"{signed['notebook']}, " if signed.get("notebook") else ""
-        text = f"{name}PID {signed['pid']} on {signed['host']} since {signed['since']}"
-        if signed["host"] == socket.gethostname() and stopped_process(signed["pid"]):
-            text += ", stopped (Ctrl-Z?)"
-        return text
+        stopped = ", stopped (Ctrl-Z?)" if host == socket.gethostname() and stopped_process(pid) else ""
+        return f"{name}PID {pid} on {host} since {since}{stopped}"
 
     def forget(self) -> None:
         """Close the descriptors."""
@@ -143,7 +145,7 @@ class Lease:
         temporary = self._holder_path.with_name(f"{self._holder_path.name}.{self._holder['engine']}")
         since = self._time.now().strftime("%Y-%m-%d %H:%M:%S UTC")
         try:
-            temporary.write_text(json.dumps({**self._holder, "since": since}))
+            write_own(temporary, json.dumps({**self._holder, "since": since}))
             temporary.replace(self._holder_path)
         except OSError:
             pass  # it only serves messages; a full disk must not keep anyone out
@@ -173,7 +175,7 @@ class LifeLock:
         self.path = folder / f"{engine}{LIFE}"
         temporary = folder / f".{engine}{LIFE}"
         try:
-            self._descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            self._descriptor = open_own(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         except OSError as error:
             raise unwritable(temporary, error) from error
         try:
@@ -203,7 +205,7 @@ def lives(folder: Path, engine: str) -> bool | None:
     """Whether an engine's life lock is held; None where there is no such file."""
     path = folder / f"{engine}{LIFE}"
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_own(path, os.O_RDONLY)
     except FileNotFoundError:
         return None
     try:
@@ -226,7 +228,7 @@ def seize(folder: Path, engine: str) -> int | None:
     """Take a dead engine's life lock, to keep while its journal is loaded; None where it lives after all."""
     path = folder / f"{engine}{LIFE}"
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        descriptor = open_own(path, os.O_RDWR)
     except FileNotFoundError:
         return None
     for _ in range(20):  # a probe's shared lock lasts some microseconds
@@ -273,7 +275,7 @@ class News:
     def _open(self) -> None:
         self.forget()
         try:
-            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._descriptor = open_own(self._path, os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise unwritable(self._path, error) from error
         self._inode = os.fstat(self._descriptor).st_ino

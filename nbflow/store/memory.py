@@ -212,14 +212,14 @@ class MemoryStore:
         with self._lock:
             return {key: value for key, value in self._settings.items() if key.startswith(prefix)}
 
-    def sql(self, query: str) -> Any:
+    def sql(self, query: str, *, files: bool = True) -> Any:
         """Run *query* over a DuckDB table made of the entries so far."""
         from nbflow.store.queries import relation_of
 
         with self._lock:
             entries, sources = list(self._entries), dict(self._sources)
             logs = [chunk for chunks in self._logs.values() for chunk in chunks]
-        return relation_of(entries, sources, logs, self.artifacts, query)
+        return relation_of(entries, sources, logs, self.artifacts, query, files=files)
 
     def facts(self) -> Mapping[str, Any]:
         """Where it is and how much is in it."""

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from nbflow.errors import StoreCorruptError, StoreVersionError
 from nbflow.store import appending
-from nbflow.store.database import NEW, Database, entries_schema, log_schema, quoted, view_schema
+from nbflow.store.database import NEW, Database, entries_schema, identifier, keep_private, log_schema, quoted, view_schema
 from nbflow.store.desk import free_name, put
 
 SCHEMA = 4
@@ -71,12 +71,13 @@ def bring_up_to_date(database: Database, file: Path, version: int) -> Path | Non
     database.rows("use nb")
     try:
         database.rows("begin")
+        _drop_views(database)  # first: none of what is in them may be taken for a function of DuckDB meanwhile
         for step in range(version, SCHEMA):
             if STEPS[step]:
                 database.connection.execute(STEPS[step])
-        _make_views_anew(database)
+        database.connection.execute(view_schema())
         database.rows("update meta set value = $1 where key = 'schema'", [str(SCHEMA)])
-        database.rows("commit")
+        database.commit()
     except BaseException:
         database.rows("rollback")
         raise
@@ -91,6 +92,7 @@ def _copied(database: Database, file: Path, version: int) -> Path:
     unfinished = file.with_name(f".{file.stem}.schema{version}{file.suffix}")
     unfinished.unlink(missing_ok=True)
     database.rows(f"attach {quoted(unfinished)} as copy ({NEW})")
+    keep_private(unfinished)
     try:
         database.rows("copy from database nb to copy")
     finally:
@@ -100,12 +102,22 @@ def _copied(database: Database, file: Path, version: int) -> Path:
     return copy
 
 
-def _make_views_anew(database: Database) -> None:
+def make_views_anew(database: Database) -> None:
+    """Make the views of an attached store as they are to be, within the transaction that is open."""
+    database.rows("use nb")
+    try:
+        _drop_views(database)
+        database.connection.execute(view_schema())
+    finally:
+        database.rows("use memory")
+
+
+def _drop_views(database: Database) -> None:
     of_nb = "where database_name = 'nb' and not internal"
     for (name,) in database.rows(f"select view_name from duckdb_views() {of_nb} and schema_name = 'main'"):  # noqa: S608
-        database.rows(f'drop view "{name}"')
+        database.rows(f"drop view {identifier(name)}")
     macros = f"select distinct function_name from duckdb_functions() {of_nb} and schema_name = 'main'"  # noqa: S608
-    for (name,) in database.rows(f"{macros} and function_type = 'macro'"):
-        database.rows(f'drop macro "{name}"')
+    for kind, of_that_kind in (("macro", "macro"), ("macro table", "table_macro")):
+        for (name,) in database.rows(f"{macros} and function_type = '{of_that_kind}'"):
+            database.rows(f"drop {kind} {identifier(name)}")
     database.rows("drop schema if exists internal cascade")
-    database.connection.execute(view_schema())

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from nbflow import ids
 from nbflow.errors import StoreCorruptError, StoreError
 from nbflow.store import lease as leases
-from nbflow.store import migrate, segments
+from nbflow.store import migrate, segments, shape
 from nbflow.store.database import make_schema
 from nbflow.store.desk import Opening
 from nbflow.store.loader import Loader
@@ -71,11 +71,19 @@ class Entrance:
         if not tables:
             make_schema(database.connection, self._first_meta())
             self.created = True
+            return
         if "meta" not in tables:
-            return
+            raise shape.no_history(layout)
+        shape.nothing_acts(layout, database.rows)
         meta = dict(database.rows("select key, value from nb.meta"))
-        if "store" not in meta or (version := migrate.check(layout.file, meta.get("schema", ""))) >= migrate.SCHEMA:
-            return
+        if "store" not in meta:
+            raise shape.no_history(layout)
+        if (version := migrate.check(layout.file, meta.get("schema", ""))) < migrate.SCHEMA:
+            self._migrate(version)
+        shape.tables_as_made(layout, database.rows)
+
+    def _migrate(self, version: int) -> None:
+        layout, database = self._desk.layout, self._desk.database
         living = [engine for engine in segments.engines(layout.journal) if leases.lives(layout.journal, engine)]
         if living:
             msg = (

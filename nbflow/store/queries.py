@@ -1,6 +1,8 @@
 """A user's SQL over the history: one statement, read-only, its result taken out of the file at once."""
 
+import functools
 import re
+import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,24 +12,27 @@ import duckdb
 from nbflow.core.log import LogChunk
 from nbflow.core.model import Entry
 from nbflow.errors import StoreError, UsageError
-from nbflow.store import lines, migrate
-from nbflow.store.database import NAME, Database, connect, make_schema, quoted, translated
+from nbflow.store import lines, migrate, shape
+from nbflow.store.database import NAME, NEW, Database, connect, identifier, make_schema, quoted, translated
 from nbflow.store.desk import placed
 from nbflow.store.layout import Layout
+from nbflow.store.session import Session
 
 MOST = 1_000_000
 _WRAPPED = frozenset({"SELECT", "RELATION", "MULTI"})  # multi: a pivot without a list of values, which asks for them first
 _ALLOWED = _WRAPPED | {"EXPLAIN", "PRAGMA", "COPY"}
+_NO_FILES = "the query reads or writes files, and this engine was made with sql_files=False; ask without them"
+_EXPLAINS = re.compile(r"^explain\s+(analyze\s+|\([^()]*\)\s*)?", re.I)
 _TELLS = re.compile(
     r"pragma\s+(table_info|show|show_tables\w*|database_list|database_size|storage_info|functions|version)\b", re.I
 )
 
 
-def checked(query: str) -> tuple[str, str]:
+def checked(query: str, *, files: bool = True) -> tuple[str, str]:
     """The one statement in *query*, and its type.
 
     Raises:
-        UsageError: there is none, or several, or it would change the history.
+        UsageError: there is none, or several, or it would change the history; or it writes a file without *files*.
     """
     try:
         statements = duckdb.extract_statements(query)
@@ -46,6 +51,10 @@ def checked(query: str) -> tuple[str, str]:
             f"instance, or work on a copy (engine.backup)"
         )
         raise UsageError(msg)
+    if kind == "COPY" and not files:
+        raise UsageError(_NO_FILES)
+    if kind == "EXPLAIN" and (explained := _EXPLAINS.sub("", text, count=1)) != text:
+        checked(explained, files=files)  # to analyse a statement is to run it
     return text, kind
 
 
@@ -54,15 +63,24 @@ def _copies_out(text: str) -> bool:
 
 
 def run(
-    query: tuple[str, str], connection: duckdb.DuckDBPyConnection, attach: Callable[[duckdb.DuckDBPyConnection], None]
+    query: tuple[str, str],
+    connection: duckdb.DuckDBPyConnection,
+    attach: Callable[[duckdb.DuckDBPyConnection], None],
+    *,
+    files: bool = True,
 ) -> duckdb.DuckDBPyRelation:
-    """Run a checked query on a connection of its own, with the store attached meanwhile."""
+    """Run a checked query on a connection of its own, with the store attached meanwhile; without *files* it sees no others."""
     text, kind = query
     attach(connection)
+    if not files:
+        connection.execute("set enable_external_access = false")
+    connection.execute("set lock_configuration = true")
     try:
         connection.execute(f"use {NAME}")
         try:
             _keep(connection, text, kind)
+        except duckdb.PermissionException as error:
+            raise UsageError(_NO_FILES) from error
         except duckdb.IOException as error:
             msg = f"the query could not read its files: {_first(error)}"
             raise StoreError(msg) from error
@@ -94,7 +112,7 @@ def _keep(connection: duckdb.DuckDBPyConnection, text: str, kind: str) -> None:
     found = connection.execute(text)
     names = [column[0] for column in found.description or []] or ["result"]
     rows = found.fetchall()
-    columns = ", ".join('"' + name.replace('"', '""') + '" varchar' for name in names)
+    columns = ", ".join(f"{identifier(name)} varchar" for name in names)
     connection.execute(f"create table memory.main.result ({columns})")
     marks = ", ".join(f"${i}" for i in range(1, len(names) + 1))
     for row in rows:
@@ -115,10 +133,16 @@ def file_attached(layout: Layout) -> Callable[[duckdb.DuckDBPyConnection], None]
 
 
 def relation_of(
-    entries: Iterable[Entry], sources: Mapping[str, str], logs: Iterable[LogChunk], artifacts: Path, query: str
+    entries: Iterable[Entry],
+    sources: Mapping[str, str],
+    logs: Iterable[LogChunk],
+    artifacts: Path,
+    query: str,
+    *,
+    files: bool = True,
 ) -> Any:
     """Run *query* over entries that are in no file."""
-    asked = checked(query)
+    asked = checked(query, files=files)
 
     def attach(connection: duckdb.DuckDBPyConnection) -> None:
         connection.execute(f"attach ':memory:' as {NAME}")
@@ -131,7 +155,33 @@ def relation_of(
         for chunk in logs:
             database.load(lines.framed(lines.of_log(chunk)), 0)
 
-    return run(asked, connect(threads=None, memory=None), attach)
+    return run(asked, connect(threads=None, memory=None), attach, files=files)
+
+
+@functools.cache
+def _expected() -> shape.Described:
+    """What the views of a store just made are, as a file gives them back."""
+    connection = connect()
+    with tempfile.TemporaryDirectory() as folder:
+        attach = f"attach {quoted(Path(folder, 'made.duckdb'))} as {NAME} (type duckdb, {NEW})"
+        connection.execute(attach)
+        make_schema(connection, {})
+        connection.execute(f"detach {NAME}")
+        connection.execute(attach)
+        found = shape.described(lambda query: connection.execute(query).fetchall())
+        connection.execute(f"detach {NAME}")
+    connection.close()
+    return found
+
+
+def see_to_views(session: Session) -> None:
+    """What is asked is answered by views as nbflow makes them, whoever has written the file.
+
+    Raises:
+        StoreCorruptError: what is in it cannot be told apart from DuckDB's own.
+    """
+    if not session.views_as_made(_expected()):
+        session.renew_views()
 
 
 def _first(error: duckdb.Error) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from nbflow.errors import StoreCorruptError
 from nbflow.store import lines
+from nbflow.store.files import open_own
 
 SUFFIX = ".seg"
 _CHUNK = 4 * 1024 * 1024
@@ -44,7 +45,7 @@ def segments(folder: Path, engine: str) -> list[Segment]:
     found = []
     prefix = f"{engine}."
     for entry in os.scandir(folder):
-        if entry.name.startswith(prefix) and entry.name.endswith(SUFFIX):
+        if entry.name.startswith(prefix) and entry.name.endswith(SUFFIX) and not entry.is_symlink():
             first = entry.name[len(prefix) : -len(SUFFIX)]
             if first.isdigit():
                 try:
@@ -178,7 +179,7 @@ def count_entries(folder: Path, engine: str, start: int, end: int) -> int:
 
 def _read(segment: Segment, start: int, stop: int, *, sync: bool = False) -> bytes:
     try:
-        descriptor = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_own(segment.path, os.O_RDONLY)
     except FileNotFoundError:
         return b""
     try:

@@ -19,7 +19,7 @@ from nbflow.core.log import LogChunk
 from nbflow.core.model import Entry, Kind, StepKey
 from nbflow.errors import StoreCorruptError, StoreError
 from nbflow.store import desk as desks
-from nbflow.store import lines, migrate, segments
+from nbflow.store import lines, migrate, segments, shape
 from nbflow.store.database import DamagedLogError
 from nbflow.store.desk import Desk, Opening, placed
 from nbflow.store.layout import sync_folder
@@ -81,7 +81,9 @@ class Session:
             if not desk.lease.intact():
                 msg = f"the lock beside {str(desk.layout.file)!r} was deleted meanwhile: nothing was written; try again"
                 raise StoreError(msg)
-        database.rows("commit")
+            database.commit()
+        else:
+            database.rows("commit")
         desk.seen = self._last
         desk.own = self._positions.get(desk.engine, (0, False))[0]
         if not database.detach():
@@ -142,10 +144,7 @@ class Session:
         except duckdb.CatalogException:
             meta = {}
         if "store" not in meta:
-            msg = (
-                f"{str(desk.layout.file)!r} is a DuckDB file, but no history of nbflow: name another file. Nothing was changed"
-            )
-            raise StoreCorruptError(msg)
+            raise shape.no_history(desk.layout)
         migrate.check(desk.layout.file, meta.get("schema", ""))
         if desk.uid and meta["store"] != desk.uid:
             msg = (
@@ -377,6 +376,15 @@ class Session:
     def replace_by(self, file: Path) -> None:
         """Put *file*, which holds the same, in the place of the DuckDB file when this session has ended."""
         self._replacement = file
+
+    def views_as_made(self, expected: shape.Described) -> bool:
+        """Whether the views are those of a store just made, *expected*."""
+        return shape.as_made(self._desk.layout, shape.described(self._database.rows), expected)
+
+    def renew_views(self) -> None:
+        """Make the views anew, where they are not as nbflow makes them."""
+        migrate.make_views_anew(self._database)
+        self._dirty = True
 
     def change(self, statement: str, values: Sequence[Any] | None = None) -> None:
         """Change what is not an entry."""

@@ -8,7 +8,7 @@ from typing import Any
 from nbflow.clock import SystemClock
 from nbflow.errors import StoreError, UsageError
 from nbflow.store import contents, migrate, segments
-from nbflow.store.database import NEW, quoted
+from nbflow.store.database import NEW, keep_private, quoted
 from nbflow.store.layout import Layout, sync_folder
 from nbflow.store.lease import lives
 from nbflow.store.loader import Loader
@@ -45,7 +45,7 @@ def backup(loader: Loader, target: Layout) -> Path:
         raise UsageError(msg)
     target.prepare()
     loader.after(Session.load_all, lambda session: _copy(session, target.file, str(target.artifacts)))
-    shutil.copytree(loader.desk.layout.artifacts, target.artifacts, dirs_exist_ok=True)
+    shutil.copytree(loader.desk.layout.artifacts, target.artifacts, ignore=contents.strange, dirs_exist_ok=True)
     _sync_file(target.file)
     return target.file
 
@@ -92,13 +92,13 @@ def _tidy(layout: Layout, session: Session) -> None:
 def _copy(session: Session, file: Path, artifacts: str | None) -> None:
     with session.outside_transaction():
         session.rows(f"attach {quoted(file)} as copy ({NEW})")
+        keep_private(file)
         try:
             session.rows("copy from database nb to copy")
             if artifacts is not None:
                 session.rows("update copy.meta set value = $1 where key = 'artifacts'", [artifacts])
         finally:
             session.rows("detach copy")
-    os.chmod(file, 0o600)
     if file.with_name(f"{file.name}.wal").exists():
         msg = f"{str(file)!r} could not be written whole; make room on the disk and try again"
         raise StoreError(msg)

@@ -15,6 +15,10 @@ create macro internal.json(value, body, hidden) as
     else try_cast(body ->> '$.json' as json)
   end;
 
+-- A path may be joined to the folder of artefacts only where it stays in there.
+create macro internal.is_inside(uri) as
+  regexp_full_match(uri, '[\w\-][\w.\-]*/[\w\-][\w.\-]*/[\w\-][\w.\-]*');
+
 create macro internal.shown(message, hidden) as
   case when message is not null and hidden then '[REDACTED]' else message end;
 
@@ -367,7 +371,10 @@ select
   date_diff('microsecond', e.started_at, e.recorded_at) / 1e6 as duration_s,
   internal.json(e.value, e.body, e.sensitive) as output,
   e.body ->> '$.output_type' as output_type,
-  case when e.sensitive is not true then (select value from main.meta where key = 'artifacts') || '/' || e.uri end as output_uri,
+  case
+    when e.sensitive is not true and internal.is_inside(e.uri)
+      then (select value from main.meta where key = 'artifacts') || '/' || e.uri
+  end as output_uri,
   null::varchar as error_type,
   null::varchar as error_message,
   e.body ->> '$.code_hash' as code_hash
@@ -391,7 +398,10 @@ select
   date_diff('microsecond', s.started_at, ended_at) / 1e6,
   case when ends_with(s.kind, '.finished') then internal.json(s.value, s.body, s.sensitive) end,
   s.body ->> '$.output_type',
-  case when s.sensitive is not true then (select value from main.meta where key = 'artifacts') || '/' || s.uri end,
+  case
+    when s.sensitive is not true and internal.is_inside(s.uri)
+      then (select value from main.meta where key = 'artifacts') || '/' || s.uri
+  end,
   case when not ends_with(s.kind, '.finished') then s.body ->> '$.error.type' end,
   case when not ends_with(s.kind, '.finished') then internal.shown(s.body ->> '$.error.message', s.sensitive) end,
   coalesce(s.body ->> '$.code_hash', s.first_body ->> '$.code_hash')

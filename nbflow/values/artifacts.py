@@ -8,6 +8,7 @@ import errno
 import hashlib
 import os
 import re
+import shutil
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +22,9 @@ Payload = bytes | Callable[[BinaryIO], None]
 _NAME = re.compile(r"[0-9a-f]{16}\.[a-z0-9]{1,12}")
 _EXT = re.compile(r"[a-z0-9]{1,12}")
 _PART = re.compile(r"[A-Za-z0-9_\-][A-Za-z0-9_.\-]*")
-_READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+# non-blocking: a pipe in the place of a file would have its reader wait for ever
+_READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+_READ |= getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
@@ -143,6 +146,11 @@ class ArtifactFolder:
         with self.open(uri, digest) as file:
             return file.read()
 
+    def remove(self) -> None:
+        """Remove the folder with all that is in it; what a symbolic link leads to is not in it."""
+        if self._is_inside():
+            shutil.rmtree(self.path, ignore_errors=True)
+
     def _name(self, uri: str) -> str:
         folder, _, name = uri.rpartition("/")
         if folder != self.relative or not _NAME.fullmatch(name):
@@ -153,9 +161,12 @@ class ArtifactFolder:
             )
         return name
 
-    def _check_folder(self, uri: str) -> None:
+    def _is_inside(self) -> bool:
         expected = os.path.join(os.path.realpath(self.root), *self.relative.split("/"))
-        if os.path.realpath(self.path) != expected:
+        return os.path.realpath(self.path) == expected
+
+    def _check_folder(self, uri: str) -> None:
+        if not self._is_inside():
             msg = (
                 f"artefact {uri!r} cannot be read: a symbolic link leads out of the artefact root; "
                 "put the real folder in its place"
@@ -184,6 +195,7 @@ class ArtifactFolder:
             return False
 
     def _make(self) -> None:
+        """Make the folder and those above it, each only for the user's own eyes."""
         if self._made and self.path.is_dir():
             return
         missing = []

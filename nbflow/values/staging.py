@@ -67,7 +67,7 @@ class StagingFolder(ArtifactFolder):
         if not sees(str(self.root), self._mark):
             data = _bytes_of(payload)
             return self._note("", ext, hashlib.sha256(data).hexdigest(), len(data), data)
-        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._make()
         digest, size = write_whole(self.path / name, payload)
         return self._note(name, ext, digest, size)
 
@@ -94,7 +94,7 @@ def mark(root: Path) -> str:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         text = ids.new_uid()
         temporary = root / f"{MARK}.{text}"
-        temporary.write_text(text, "ascii")
+        write_whole(temporary, text.encode())
         try:
             os.link(temporary, path)  # never over a mark that somebody else has just made
         except FileExistsError:

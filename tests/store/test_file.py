@@ -213,7 +213,7 @@ def test_a_schema_that_became_newer_stops_loading_and_steps_go_on(file, opened):
 def test_an_older_schema_is_brought_up_to_date_and_a_copy_kept(file, monkeypatch):
     with_rows(file, 10)
     monkeypatch.setattr(migrate, "SCHEMA", NOW + 2)
-    steps = {NOW: "alter table entries add column extra integer", NOW + 1: "insert into meta values ('new', 'x')"}
+    steps = {NOW: "create table extra (a integer)", NOW + 1: "insert into meta values ('new', 'x')"}
     monkeypatch.setattr(migrate, "STEPS", steps)
     store = FileStore(file)
     try:
