@@ -4,7 +4,7 @@ import argparse
 import os
 import platform
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import duckdb
@@ -36,15 +36,6 @@ def step_costs(steps: Steps, bare: Bare, rounds: int) -> Iterator[Measured]:
     yield Measured("  ÷ bare DuckDB commit", ratios(found["plain"], found["commit"]), "×", 0.35)
 
 
-def beside_others(folder: Path, steps: Steps, rounds: int) -> Iterator[Measured]:
-    """Others doing the same in the same run; more than 1 × is slower than we are."""
-    measures = {"bare SQLite insert + commit": sqlite(folder)} | installed(folder / "others")
-    found = in_turns(rounds, **measures, ours=steps.sequential_async)
-    for what in measures:
-        yield Measured(what, found[what], "ms")
-        yield Measured("  ÷ one sequential step of ours", ratios(found[what], found["ours"]), "×")
-
-
 def throughput(steps: Steps, rounds: int) -> Iterator[Measured]:
     found = in_turns(rounds, instances=steps.instances, gather=steps.gather)
     yield Measured("100 instances × 20 steps at once", found["instances"], "/s", 12_000, at_least=True)
@@ -68,38 +59,69 @@ def growth(folder: Path, rounds: int) -> Iterator[Measured]:
     yield Measured(what, ratios(found["full"], found["empty"]), "×", 1.1)
 
 
-def report(folder: Path, rounds: int) -> Iterator[Measured]:
+def in_steps(folder: Path, rounds: int) -> Iterator[Measured]:
     bare = Bare(folder)
     with steps_in(folder / "steps") as steps:
         yield from step_costs(steps, bare, rounds)
-        yield from beside_others(folder, steps, min(rounds, 5))
         yield from throughput(steps, min(rounds, 7))
     bare.close()
-    (folder / "maps").mkdir()
-    yield from maps(folder / "maps", rounds)
+
+
+def others(folder: Path, rounds: int) -> Iterator[Measured]:
+    """Others doing the same in the same run; more than 1 × is slower than we are."""
+    measures = {"bare SQLite insert + commit": sqlite(folder)} | installed(folder / "others")
+    with steps_in(folder / "ours") as steps:
+        found = in_turns(min(rounds, 5), **measures, ours=steps.sequential_async)
+    for what in measures:
+        yield Measured(what, found[what], "ms")
+        yield Measured("  ÷ one sequential step of ours", ratios(found[what], found["ours"]), "×")
+
+
+def resumed(folder: Path, rounds: int) -> Iterator[Measured]:
     resume = Resume(folder / "resume")
-    yield Measured(
-        "resume 1,000 finished steps up to the first new body",
-        in_turns(min(rounds, 7), it=resume.up_to_new_body)["it"],
-        "ms",
-        20,
-    )
-    yield from growth(folder, rounds)
-    yield from executors(folder / "executors", min(rounds, 3))
+    found = in_turns(min(rounds, 7), it=resume.up_to_new_body)["it"]
+    yield Measured("resume 1,000 finished steps up to the first new body", found, "ms", 20)
+
+
+def loaded(folder: Path, rounds: int) -> Iterator[Measured]:
     found = in_turns(min(rounds, 5), it=lambda: load_ext(folder))["it"]
     yield Measured("%load_ext nbflow in a new kernel", found, "ms", 250)
+
+
+def on_executors(folder: Path, rounds: int) -> Iterator[Measured]:
+    yield from executors(folder, min(rounds, 2))
+
+
+PARTS: dict[str, Callable[[Path, int], Iterator[Measured]]] = {
+    "steps": in_steps,
+    "others": others,
+    "maps": maps,
+    "resume": resumed,
+    "growth": growth,
+    "load_ext": loaded,
+    "executors": on_executors,
+}
+
+
+def report(folder: Path, parts: Sequence[str], rounds: int) -> Iterator[Measured]:
+    for part in parts:
+        (folder / part).mkdir()
+        yield from PARTS[part](folder / part, rounds)
 
 
 def main() -> None:
     """Print the report as it comes, then as a table."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"what to measure (all): {', '.join(PARTS)}")
     parser.add_argument("--rounds", type=int, default=15, help="how often each measure is taken in turn (15)")
     parser.add_argument("--dir", default=".", help="where the files are written: the disk that is measured (.)")
     asked = parser.parse_args()
+    if unknown := set(asked.parts) - set(PARTS):
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
     print(f"Python {platform.python_version()}, DuckDB {duckdb.__version__}, {os.cpu_count()} cores, {asked.rounds} rounds\n")
     rows = [["", "median", "min – max", "budget", ""]]
     with tempfile.TemporaryDirectory(prefix=".bench-", dir=asked.dir) as folder:
-        for measured in report(Path(folder).resolve(), max(1, asked.rounds)):
+        for measured in report(Path(folder).resolve(), asked.parts or tuple(PARTS), max(1, asked.rounds)):
             rows.append(measured.row())
             print(f"  measured: {measured.what.strip()}", flush=True)
     print(f"\n{table(rows)}\n\n{how_busy()}")
