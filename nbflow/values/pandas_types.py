@@ -33,13 +33,39 @@ def _pandas(writer: Writer, value: Any, frame: Any, **shape: Any) -> Node:
     bare = _bare(frame)
     try:
         content = to_parquet(pyarrow.Table.from_pandas(bare), kind)
-        back = _frame_back(from_parquet(io.BytesIO(content)), Reader(None), extra)
+        plain = from_parquet(io.BytesIO(content)).to_pandas()
+        if lost := _lost_dtypes(bare, plain):
+            extra["dtypes"] = lost
+        back = _frame_back(plain, Reader(None), extra)
     except (Refused, MemoryError):
         raise
     except Exception as error:
         raise _blame(kind, bare, error) from error
     _compare_frames(kind, frame, back)
     return writer.file("pandas", "parquet", content, type=kind, extra=extra)
+
+
+def _lost_dtypes(frame: Any, plain: Any) -> list[Node]:
+    """What is kept beside the Parquet file of dtypes that it does not keep, by place: column, -1 for the index."""
+    places = [(place, frame.iloc[:, place], plain.iloc[:, place]) for place in range(frame.shape[1])]
+    if frame.index.nlevels == 1 and plain.index.nlevels == 1:
+        places.append((-1, frame.index, plain.index))
+    lost: list[Node] = []
+    for place, mine, theirs in places:
+        if mine.dtype == theirs.dtype:
+            continue
+        if hasattr(mine.dtype, "categories"):  # no row, no categories
+            categories = Writer(None).child(f".dtypes[{place}]", mine.dtype.categories)  # in no file of its own
+            lost.append({"at": place, "categories": categories, "ordered": bool(mine.dtype.ordered)})
+        elif mine.dtype.kind in "mM" and theirs.dtype.kind == mine.dtype.kind:  # whole seconds come back as milliseconds
+            lost.append({"at": place, "dtype": str(mine.dtype)})
+    return lost
+
+
+def _dtype_back(reader: Reader, lost: Tagged) -> Any:
+    from pandas import CategoricalDtype
+
+    return lost["dtype"] if "dtype" in lost else CategoricalDtype(reader.value(lost["categories"]), ordered=lost["ordered"])
 
 
 def _refuse_mixed_names(kind: str, columns: Any) -> None:
@@ -97,8 +123,13 @@ def _index_back(index: Any, reader: Reader, extra: Tagged) -> Any:
     return index
 
 
-def _frame_back(table: Any, reader: Reader, extra: Tagged) -> Any:
-    frame = table.to_pandas()
+def _frame_back(frame: Any, reader: Reader, extra: Tagged) -> Any:
+    for lost in extra.get("dtypes", ()):
+        dtype = _dtype_back(reader, lost)
+        if lost["at"] < 0:
+            frame.index = frame.index.astype(dtype)
+        else:
+            frame.isetitem(lost["at"], frame.iloc[:, lost["at"]].astype(dtype))
     if not frame.shape[1] and "range" in extra["index"]:
         frame = type(frame)(index=range(len(range(*extra["index"]["range"]))), columns=frame.columns)
     frame.index = _index_back(frame.index, reader, extra["index"])
@@ -118,7 +149,7 @@ def _pandas_back(reader: Reader, node: Tagged) -> Any:
     _know_extension_types()
     extra = node["extra"]
     with reader.open(node) as file:
-        value = _frame_back(from_parquet(file), reader, extra)
+        value = _frame_back(from_parquet(file).to_pandas(), reader, extra)
     if "series" in extra:
         value = value.iloc[:, 0].rename(None)
         value.name = reader.value(extra["series"])

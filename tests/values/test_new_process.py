@@ -10,7 +10,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from polars.testing import assert_frame_equal
@@ -37,8 +37,11 @@ def there(tmp_path_factory):
 
     def back(value):
         stored = encode(value, files).data
-        assert process.store_again([stored.decode()]) == [stored.decode()]
-        return decode(stored, files)
+        (again,) = process.store_again([stored.decode()])
+        back = decode(stored, files)
+        # What Arrow keeps beneath a null is nobody's value, and differs from one writing to the next.
+        assert again == stored.decode() or (isinstance(value, pa.Table) and decode(again.encode(), files).equals(back))
+        return back
 
     yield back
     process.end()
@@ -245,13 +248,6 @@ def frames(draw, columns=COLUMNS):
     return frame
 
 
-def no_rows_of_categories(value):
-    """Of these Parquet has no dictionary, which is where their categories are."""
-    dtypes = getattr(value, "dtypes", None)
-    held = [value.index.dtype, *(dtypes if isinstance(value, pd.DataFrame) else [dtypes])]
-    return not len(value) and any(isinstance(dtype, pd.CategoricalDtype) for dtype in held)
-
-
 def assert_same_frame(one, other):
     pd.testing.assert_frame_equal(one, other, check_exact=True, check_freq=True, check_flags=True, check_column_type="exact")
     assert one.attrs == other.attrs
@@ -273,7 +269,6 @@ def assert_same_frame(one, other):
 @quick
 @given(frame=frames())
 def test_frames(there, frame):
-    assume(not no_rows_of_categories(frame))
     assert_same_frame(there({"f": frame})["f"], frame)
 
 
@@ -284,14 +279,13 @@ def test_frames_with_odd_columns_come_back_exactly_or_are_refused(there, frame):
     if refusal is None:
         assert_same_frame(back, frame)
     else:
-        assert "column" in refusal or no_rows_of_categories(frame)
+        assert "column" in refusal
 
 
 @quick
 @given(index=indexes(), data=st.data())
 def test_indexes_and_series(there, index, data):
     series = pd.Series(data.draw(COLUMNS), index=index, name=data.draw(NAMES))
-    assume(not no_rows_of_categories(series))
     pd.testing.assert_index_equal(there(index), index, exact=True)
     back = there(series)
     pd.testing.assert_series_equal(back, series, check_exact=True, check_freq=True)

@@ -49,6 +49,12 @@ FRAMES = {
     "bytes": pd.DataFrame({"a": [b"x", None]}),
     "timedelta": pd.DataFrame({"a": pd.to_timedelta([1, 2], unit="ns")}),
     "units": pd.DataFrame({"ms": np.array([1, 2], "M8[ms]"), "us": np.array([1, 2], "M8[us]"), "ns": np.array([1, 2], "M8[ns]")}),
+    "whole seconds": pd.DataFrame({"t": np.array([1, 2], "M8[s]"), "d": np.array([3, 4], "m8[s]")}),
+    "whole seconds in a zone": pd.DataFrame({"t": DAYS.as_unit("s").tz_localize("Europe/Paris")}, index=DAYS.as_unit("s")),
+    "category of ints": pd.DataFrame({"a": pd.Categorical([1, 2])}),
+    "categories without rows": pd.DataFrame({"a": pd.Categorical(["x"], categories=["x", "y"], ordered=True), "b": [1]})[:0],
+    "categories in an index without rows": pd.DataFrame({"a": [1]}, index=pd.CategoricalIndex([3], categories=[4, 3]))[:0],
+    "categories of moments": pd.DataFrame({"a": pd.Categorical([DAYS[1]], categories=DAYS)})[:0],
     "categorical index": pd.DataFrame({"a": [1, 2]}, index=pd.CategoricalIndex(["a", "b"])),
     "index named like a column": pd.DataFrame({"a": [1, 2]}, index=pd.Index([3, 4], name="a")),
     "index named by an int": pd.DataFrame({"a": [1, 2]}, index=pd.Index([3, 4], name=5)),
@@ -75,16 +81,14 @@ def test_a_frame_comes_back_exactly(name, inline, files):
         assert [str(v) for v in back["a"]] == ["1.10", "2.00"]
 
 
-# the 13 frames that Parquet alters or refuses; index freq is restored and tested above
+# the frames that Parquet alters or refuses, and nothing kept beside it makes up for; index freq is restored and tested above
 BAD = {
     "mixed column names": (pd.DataFrame([[1, 2]], columns=["a", 1]), "column names 'a', 1"),
     "dicts": (pd.DataFrame({"ok": [1, 2], "bad": [{"x": 1}, {"y": 2}]}), "column 'bad'"),
     "lists": (pd.DataFrame({"bad": [[1], [2]]}), "column 'bad'"),
     "tuples": (pd.DataFrame({"bad": [(1,), (2,)]}), "column 'bad'"),
     "sets": (pd.DataFrame({"bad": [{1}, {2}]}), "column 'bad'"),
-    "category of ints": (pd.DataFrame({"bad": pd.Categorical([1, 2])}), "column 'bad'"),
     "None and NaN": (pd.DataFrame({"bad": pd.Series(["x", None, np.nan], dtype=object)}), "column 'bad'"),
-    "odd units": (pd.DataFrame({"bad": np.array([1, 2], "M8[s]")}), "column 'bad'"),
     "mixed cells": (pd.DataFrame({"bad": pd.Series(["x", 1], dtype=object)}), "column 'bad'"),
     "objects": (pd.DataFrame({"ok": [1], "bad": [shapes.Doc("t")]}), "column 'bad'"),
     "complex": (pd.DataFrame({"bad": [1j]}), "column 'bad'"),
