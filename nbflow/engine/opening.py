@@ -93,8 +93,7 @@ def open_found(
             if changed and not again and opened.what == "created":
                 opened.line += f": the code has changed since {head.instance_id} was {head.status}"
             return opened
-        since = head.ended_at.isoformat(sep=" ", timespec="seconds") if head.ended_at else ""
-        line = f"Nothing ran: {head.status} since {since}. Run again: --again"
+        line = f"{_ended_when(workflow, head)}. Run again: --again"
         instance = WorkflowInstance(engine, head)
         changes.find_stale_by_name(engine, instance, workflow)
         return Opened(instance, "finished", line)
@@ -103,6 +102,13 @@ def open_found(
     if head is None:
         return _create(engine, workflow, instance_id, params)
     return _go_on(engine, workflow, head)
+
+
+def _ended_when(workflow: Workflow, head: Head) -> str:
+    if head.ended_at is not None and workflow.changed_at is not None and head.ended_at >= workflow.changed_at:
+        return f"went on with the changed code: {head.status}"  # registering it let a waiting one go on
+    since = head.ended_at.isoformat(sep=" ", timespec="seconds") if head.ended_at else ""
+    return f"Nothing ran: {head.status} since {since}"
 
 
 def _same_params(engine: "Engine", head: Head, params: Any, wanted: bytes) -> bool:

@@ -3,6 +3,7 @@
 import inspect
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from nbflow.core import names
@@ -33,11 +34,13 @@ class Workflow:
         fingerprint: the class with the functions, classes and constants of the notebook that it reaches.
         source: the text of its cell, where it is known.
         make_step: makes the `step` of an activation; the test kit puts its own here.
+        changed_at: when it was registered last, where its code was another one then.
     """
 
     def __init__(self, engine: "Engine", name: str, cls: type[Any], source: str | None) -> None:
         self._engine, self.name, self.cls = engine, name, cls
         self.make_step: Callable[[Activation], WorkflowStep] = WorkflowStep
+        self.changed_at: datetime | None = None
         self.source = source if source is not None else _source_of(cls)
         self.code_hash = code_hash(self.source) if self.source else bytecode_hash(cls)
         self.fingerprint = of_class(cls)
@@ -149,6 +152,7 @@ class Registry:
                 return fresh, True
             changed = (known.code_hash, known.reach) != (fresh.code_hash, fresh.reach)
             # The same object stays valid: whoever holds it goes on with the present class.
+            known.changed_at = self._engine.clock.now() if changed else None
             known.cls, known.source, known.code_hash, known.fingerprint = cls, fresh.source, fresh.code_hash, fresh.fingerprint
             return known, changed
 

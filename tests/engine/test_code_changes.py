@@ -273,3 +273,21 @@ def test_the_source_stands_in_the_journal_before_the_entries_that_name_it(tmp_pa
     with Engine(tmp_path / "h.duckdb", notebook="a.ipynb") as engine:
         assert "lambda: SIZE" in engine.get("a").step("load").code
         assert segments.engines(folder)
+
+
+def test_an_instance_that_ends_since_other_code_lets_it_go_on_is_not_called_one_that_ended_before(lab):
+    async def waits(event, step):
+        await step.sleep("rest", "1 hour")
+        return "rested"
+
+    async def does_not(event, step):
+        return "at once"
+
+    instance = lab.start(waits, id="a")
+    lab.idle()
+    workflow = lab.workflow(does_not)
+    lab.idle()
+    assert instance.output == "at once"
+    assert lab.engine.open(workflow, "a").line == "went on with the changed code: complete. Run again: --again"
+    workflow = lab.workflow(does_not)
+    assert lab.engine.open(workflow, "a").line.startswith("Nothing ran: complete since ")
