@@ -106,7 +106,10 @@ def failure_of(step: StepRecord, files: ArtifactFolder, original: BaseException 
     except UndecodableError as needs:
         return False, needs
     if data[:1] == b"e":
-        record = msgspec.json.decode(data[1:])
+        try:
+            record = msgspec.json.decode(data[1:], type=dict[str, Any])
+        except (msgspec.DecodeError, RecursionError) as damage:
+            return False, UndecodableError(f"the error of {str(step.key)!r} cannot be read: {damage}", needs="its record")
     error = failures.decode_error(record, step=str(step.key), attempts=step.attempt)
     if original is not None and error is not original:
         error.__cause__ = original

@@ -8,6 +8,7 @@ is called, so what a history contains can never make code run.
 import enum
 import sys
 import types
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, is_dataclass
 from typing import Any
@@ -25,9 +26,26 @@ from nbflow.values.nodes import (
     forms,
     type_name,
 )
+from nbflow.values.own import owns_class
 
 Tagged = dict[str, Any]
 _HEAP_TYPE = 1 << 9
+_PLAIN: tuple[Any, ...] = (
+    list,
+    dict,
+    set,
+    tuple,
+    frozenset,
+    str,
+    bytes,
+    bytearray,
+    int,
+    float,
+    bool,
+    deque,
+    OrderedDict,
+    Counter,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +71,11 @@ def find_class(reference: str) -> type | None:
     place: Any = sys.modules.get(module)
     if not isinstance(place, types.ModuleType):
         return None
+    # past `__getattribute__`: a module that is loaded when it is first touched stays untouched
+    names = vars(types.ModuleType)["__dict__"].__get__(place)
     for name in qualname.split("."):
-        place = vars(place).get(name)
+        place = names.get(name)
+        names = vars(type)["__dict__"].__get__(place) if isinstance(place, type) else {}
         if not isinstance(place, type):
             return None
     return place  # type: ignore[no-any-return]
@@ -72,7 +93,36 @@ def needed_class(reference: str, fits: Callable[[type], bool], kind: str) -> typ
     if not fits(cls):
         msg = f"{name!r} was {kind} when it was stored and is none now; restore it"
         raise UndecodableError(msg, needs=f"class {name}")
+    if not owns_class(cls) and any("__del__" in vars(part) for part in cls.__mro__):
+        msg = f"{name!r} does something when it is thrown away, which a history may not choose; store what is in it"
+        raise UndecodableError(msg, needs=f"a class {name} without __del__")
     return cls
+
+
+def is_quiet(cls: type, base: type) -> bool:
+    """Whether making a subclass of *cls*, itself one of *base*, runs nothing that its author wrote."""
+    known = (*base.__mro__, object)
+    return type(cls) is type(base) and not any("__init_subclass__" in vars(part) for part in cls.__mro__ if part not in known)
+
+
+def default_by(cls: type, name: str, make: Callable[[], Any], factory: Any = None) -> Any:
+    """What a default factory gives for a field that was not stored.
+
+    A history may name any class that is loaded: only plain collections and what the user's own classes say are called.
+
+    Args:
+        cls, name: whose field it is.
+        make: calls the factory.
+        factory: the factory, where *make* is not it.
+
+    Raises:
+        UndecodableError: the class is another's and its factory may do anything.
+    """
+    if any(plain is (make if factory is None else factory) for plain in _PLAIN) or owns_class(cls):
+        return make()
+    reference = f"{cls.__module__}.{cls.__qualname__}"
+    msg = f"field {name!r} of class {reference!r} was not stored, and its default factory is not called: the class is not yours"
+    raise UndecodableError(msg, needs=f"field {name!r} of {reference}")
 
 
 def must_be_found(cls: type, fits: Callable[[type], bool]) -> str:
@@ -318,7 +368,7 @@ def _dataclass_back(reader: Reader, node: Tagged) -> Any:
         elif field.default is not MISSING:
             state[name] = field.default
         elif field.default_factory is not MISSING:
-            state[name] = field.default_factory()
+            state[name] = default_by(cls, name, field.default_factory)
         else:
             raise missing_field(node["c"], name)
     instance: Any = object.__new__(cls)

@@ -17,7 +17,7 @@ import msgspec
 
 from nbflow import errors
 from nbflow.errors import StepError, UndecodableError
-from nbflow.values.classes import class_reference, find_class
+from nbflow.values.classes import find_class, is_quiet
 from nbflow.values.codec import decode, encode
 from nbflow.values.nodes import own_names, type_name
 
@@ -35,6 +35,7 @@ _NOT_ATTRIBUTES = frozenset(
     {"__notes__", REMOTE, "__dict__", "__weakref__", "args", "exceptions", "message", "characters_written"}
 )
 _STOPS = (StopIteration, StopAsyncIteration)
+_ARGUMENTS, _CAUSE = (vars(BaseException)[name] for name in ("args", "__cause__"))  # past a class's own `__setattr__`
 
 name_file: Callable[[str], str] = str
 """How a file is called in tracebacks: the notebook side names cells here."""
@@ -256,12 +257,14 @@ def decode_error(record: Record, *, step: str, attempts: int) -> BaseException:
         step: the step's name, for the note; no note without it.
         attempts: how often it was tried.
     """
-    error = _copy({"type": "", "module": "", "qualname": "", "message": "", **record})
+    try:
+        error = _copy({"type": "", "module": "", "qualname": "", "message": "", **record})
+    except Exception:  # noqa: BLE001 - no record of ours: nested without end, or of other types
+        return StepError(str(record.get("message", ""))[:_MESSAGE], type=str(record.get("type", ""))[:200], attributes={})
     if isinstance(error, _STOPS):
         text = f"step {step!r} raised {type(error).__name__}" + (f": {record['message']}" if record["message"] else "")
-        wrapped = RuntimeError(text)
-        wrapped.__cause__ = error
-        error = wrapped
+        error, stopped = RuntimeError(text), error
+        error.__cause__ = stopped
     elif not isinstance(error, Exception):
         error = _step_error({"type": "", "message": "", **record})
     if not step:
@@ -284,7 +287,7 @@ def _copy(record: Record) -> BaseException:
             error = None
     error = error or _step_error(record)
     if "cause" in record:
-        error.__cause__ = _copy(record["cause"])
+        _CAUSE.__set__(error, _copy(record["cause"]))
     _set_notes(error, record.get("notes", ()))
     return error
 
@@ -311,7 +314,7 @@ def _state(record: Record) -> tuple[dict[str, Any], list[str]]:
 
 
 def _is_ours_or_builtin(cls: type) -> bool:
-    return vars(builtins).get(cls.__name__) is cls or vars(errors).get(cls.__name__) is cls
+    return any(vars(module).get(cls.__name__) is cls for module in (builtins, errors))
 
 
 def _built(cls: Any, record: Record, state: dict[str, Any]) -> BaseException | None:
@@ -370,13 +373,17 @@ def _twin(cls: Any, record: Record, state: dict[str, Any], lost: list[str]) -> B
     for name in lost:
         if name != "args" and hasattr(type(_class_member(cls, name)), "__set__"):
             namespace[name] = property(functools.partial(missing, name=name))
-    twin = type(cls.__name__, (cls,), namespace)
     base = next(part for part in cls.__mro__ if "__new__" in vars(part) and not part.__flags__ & (1 << 9))
+    if is_quiet(cls, base):
+        twin = type(cls.__name__, (cls,), namespace)
+    else:
+        twin = type(cls.__name__, (base,), namespace)
+        twin.__bases__ = (cls,)  # neither its metaclass nor its __init_subclass__ hears of it
     grouped = "exceptions" in record
     error = base.__new__(twin, record["group_message"], _parts(record)) if grouped else base.__new__(twin, *args)
     object.__getattribute__(error, "__dict__").update(own)
     if not grouped:
-        error.args = args
+        _ARGUMENTS.__set__(error, args)
     if str(error) != message:
         raise TypeError("the text differs")
     return error  # type: ignore[no-any-return]
@@ -390,6 +397,3 @@ def _set_notes(error: BaseException, notes: Any) -> None:
     """Set notes past a `__setattr__` that refuses (frozen dataclasses)."""
     if notes:
         object.__getattribute__(error, "__dict__")["__notes__"] = list(notes)
-
-
-__all__ = ["class_reference", "decode_error", "record_error"]

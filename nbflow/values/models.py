@@ -11,8 +11,18 @@ from typing import Any
 import msgspec
 
 from nbflow.errors import UndecodableError
-from nbflow.values.classes import instance_state, missing_field, must_be_found, needed_class, ours, slot_members
+from nbflow.values.classes import (
+    default_by,
+    instance_state,
+    is_quiet,
+    missing_field,
+    must_be_found,
+    needed_class,
+    ours,
+    slot_members,
+)
 from nbflow.values.nodes import FINDERS, Encoder, Node, Reader, Refused, Writer, decodes, encodes, forms, type_name
+from nbflow.values.own import owns_class
 
 Tagged = dict[str, Any]
 
@@ -60,8 +70,11 @@ def _model_back(reader: Reader, node: Tagged) -> Any:
             values[name] = reader.value(node["v"][name])
         elif field.is_required():
             raise missing_field(node["c"], name)
+        elif field.default_factory is None:
+            values[name] = field.get_default()
         else:
-            values[name] = field.get_default(call_default_factory=True, validated_data=values)
+            make = functools.partial(field.get_default, call_default_factory=True, validated_data=values)
+            values[name] = default_by(cls, name, make, field.default_factory)
     instance: Any = object.__new__(cls)
     slots = slot_members(cls)
     object.__getattribute__(instance, "__dict__").update(values)
@@ -134,8 +147,13 @@ def _struct_back(reader: Reader, node: Tagged) -> Any:
             state[field.name] = reader.value(node["v"][field.name])
         elif field.required:
             raise missing_field(node["c"], field.name)
+        elif field.default_factory is not msgspec.NODEFAULT:
+            state[field.name] = default_by(cls, field.name, field.default_factory)
     if not hasattr(cls, "__post_init__"):
         return cls(**state)
+    if not owns_class(cls) and not is_quiet(cls, msgspec.Struct):
+        msg = f"{node['c']!r} cannot be made without running what its author wrote, and is none of your classes"
+        raise UndecodableError(msg, needs=f"class {node['c']} without __post_init__")
     # a twin without __post_init__ makes the instance, which then gets its own class: nothing of the user's runs
     instance = _quiet_twin(cls)(**state)
     vars(object)["__class__"].__set__(instance, cls)  # a Struct refuses object.__setattr__

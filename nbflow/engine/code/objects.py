@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
-from nbflow.engine.code.own import owns_class
+from nbflow.values.own import owns_class
 
 CACHED = type(functools.lru_cache(_ := lambda: None))
 _CONTAINERS = frozenset(map(id, (list, tuple, set, frozenset, dict)))

@@ -34,9 +34,9 @@ from nbflow.engine.code.objects import (
     own_dict,
     reads,
 )
-from nbflow.engine.code.own import owns_class, owns_function, owns_module
 from nbflow.engine.code.texts import bytecode_hash, is_written, place_of
 from nbflow.engine.entrypoint import WorkflowEntrypoint
+from nbflow.values.own import owns_class, owns_function, owns_module
 
 _MOST = 500  # parts; whoever reaches more is told the truth about the first ones
 

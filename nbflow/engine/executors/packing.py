@@ -14,10 +14,10 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from nbflow.engine.code.own import owns_module
 from nbflow.engine.executors.caches import CACHED, reduced
 from nbflow.errors import UsageError
 from nbflow.values.nodes import type_name
+from nbflow.values.own import owns_module
 
 LARGEST = 32 << 20  # bytes that a body may carry along; data goes by argument
 

@@ -16,6 +16,8 @@ _INSTALLED = tuple(
         os.path.dirname(os.path.dirname(os.path.abspath(__file__))),  # nbflow itself
     }
 )
+# Where installers put packages, whichever Python's they are: a .pth file or PYTHONPATH may lead to those of another one.
+_PACKAGES = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
 
 
 def owns_function(function: FunctionType) -> bool:
@@ -31,7 +33,8 @@ def owns_class(cls: type) -> bool:
 
 @lru_cache(1024)
 def _owns_file(file: str) -> bool:
-    return not os.path.realpath(file).startswith(_INSTALLED)
+    real = os.path.realpath(file)
+    return not real.startswith(_INSTALLED) and not any(packages in real for packages in _PACKAGES)
 
 
 def owns_module(name: str) -> bool:
