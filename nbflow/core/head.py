@@ -6,7 +6,7 @@ Pure. Few entries make it, so lists and decisions under the lease read only thes
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from nbflow.core import status as transitions
@@ -19,6 +19,14 @@ _ANY_TIME = frozenset({Kind.CLAIMED, Kind.RELEASED, Kind.EVENT, Kind.DELETED})
 def moment(text: str | None) -> datetime | None:
     """An instant of an entry's body."""
     return None if text is None else datetime.fromisoformat(text)
+
+
+def later(at: datetime, by: timedelta) -> datetime:
+    """An instant moved, as far as the calendar goes."""
+    try:
+        return at + by
+    except OverflowError:
+        return at
 
 
 def error_info(body: dict[str, Any] | None) -> ErrorInfo | None:

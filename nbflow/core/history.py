@@ -7,7 +7,7 @@ is always this fold, for the engine that runs an instance as for everybody else.
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
-from nbflow.core.head import Head, error_info, fold_head, moment
+from nbflow.core.head import Head, error_info, fold_head, later, moment
 from nbflow.core.items import HANDED, Items, stream_key
 from nbflow.core.maps import ITEM_KINDS, apply_item, named_map, reopen
 from nbflow.core.model import (
@@ -236,7 +236,7 @@ class History:
             if step.items is not None:
                 step.items.shift(timedelta(seconds=seconds))
             if step.due_at is not None and not step.body.get("fixed"):
-                step.due_at += timedelta(seconds=seconds)
+                step.due_at = later(step.due_at, timedelta(seconds=seconds))
 
     def _interrupt_attempts(self, at: datetime) -> None:
         """Behind a fence no end of a body in flight is heard: interrupted, not counted against the limit (S27, S43)."""

@@ -8,10 +8,10 @@ from array import array
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
-from nbflow.core.head import moment
+from nbflow.core.head import later, moment
 from nbflow.core.model import CANCELS, ENDS, FAILURES, Entry, Kind, StepKey, StepState, StepType
 
 HANDED = "\0"
@@ -148,7 +148,7 @@ class Items:
         """What the map as a whole does: only where all that is open waits for its next attempt, it waits too (S5)."""
         if not self.open or self._waiting < len(self.open):
             return StepState.RUNNING, None
-        return StepState.RETRYING, min(item.due_at for item in self.open.values() if item.due_at is not None)
+        return StepState.RETRYING, min((item.due_at for item in self.open.values() if item.due_at is not None), default=None)
 
     def _of(self, key: str) -> int:
         slot = self._slot(key)
@@ -272,11 +272,11 @@ class Items:
             item.state, item.died_in = StepState.INTERRUPTED, activation
         return bool(running)
 
-    def shift(self, moved: Any) -> None:
+    def shift(self, moved: timedelta) -> None:
         """After a pause retry delays end later (S41)."""
         for item in self.open.values():
             if item.due_at is not None:
-                item.due_at += moved
+                item.due_at = later(item.due_at, moved)
 
     def take_back(self) -> int:
         """Of what a stream has handed on, keep what comes before the first item that has not ended; gives how many go."""

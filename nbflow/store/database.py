@@ -16,7 +16,7 @@ import duckdb
 from nbflow.core.log import LAST, LogChunk
 from nbflow.core.model import Entry, Kind, StepKey
 from nbflow.errors import StoreCorruptError, StoreError, StoreVersionError
-from nbflow.store import appending, lines
+from nbflow.store import appending, bodies, lines
 from nbflow.store.files import make_own
 from nbflow.store.layout import Layout, sync_folder, unwritable
 from nbflow.store.lease import process_name
@@ -106,7 +106,7 @@ def make_schema(connection: duckdb.DuckDBPyConnection, meta: dict[str, str]) -> 
 
 def entry_of(row: tuple[Any, ...]) -> Entry:
     """The entry that a row of COLUMNS is."""
-    seq, micros, created_seq, token, kind, step, count, key, body, value = row
+    seq, micros, created_seq, token, kind, step, count, key, _, value = row
     try:
         known = _KINDS[kind]
     except KeyError:
@@ -115,10 +115,11 @@ def entry_of(row: tuple[Any, ...]) -> Entry:
             f"a newer one wrote it; upgrade nbflow and restart this kernel"
         )
         raise StoreVersionError(msg) from None
-    recorded_at = _EPOCH + timedelta(microseconds=micros)
+    body = bodies.body_of(known, row)
+    recorded_at = bodies.moment_of(micros)
     if known is Kind.CREATED:
         key = None  # workflow/id, a column to search by; both are in the body
-    return Entry(known, created_seq, token, recorded_at, step, count, key, lines.parse_body(body), value, seq)
+    return Entry(known, created_seq, token, recorded_at, step, count, key, body, value, seq)
 
 
 class Database:
