@@ -233,7 +233,8 @@ class Activation(Scope):
     def _arrived(self, key: StepKey) -> None:
         self.unacked -= 1
         self.deliveries.arrive(key)
-        self.take_turn()
+        if not self.ready:  # else it takes its turn when the last of that has run
+            self.take_turn()
 
     def take_turn(self) -> None:
         """Take a turn at once: a pass of the loop costs more than the turn, and a pause of what only waits has happened

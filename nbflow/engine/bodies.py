@@ -124,7 +124,7 @@ class Body(OnExecutors):
         self._running = True
         self.scope.in_flight += 1
         self._code = self._marks()  # as it is when the attempt begins (S56)
-        body = self._fixed | self._code | self._anew | {"attempt": attempt}
+        body = {**self._fixed, **self._code, **self._anew, "attempt": attempt}
         # What a rollback undoes must be known even after a power cut: such a start is synced before its body runs (S53).
         acked = partial(self.engine.launch_soon, self._launch) if self._undoable else None
         entry = self.scope.record(self._kind("started"), self.key, body, acked=acked)
@@ -357,7 +357,7 @@ class Body(OnExecutors):
         return None if record is None else record.failures
 
     def _attempt_body(self) -> dict[str, Any]:
-        return self._fixed | self._code | self._anew | {"attempt": self.attempt, "started_at": self._started_at}
+        return {**self._fixed, **self._code, **self._anew, "attempt": self.attempt, "started_at": self._started_at}
 
     def _fixed_body(self) -> dict[str, Any]:
         """What every entry of this step says."""

@@ -4,6 +4,7 @@ import functools
 import hashlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from nbflow.core.config import as_mapping
@@ -94,6 +95,8 @@ def context_of(body: "Body") -> StepContext:
 
 def is_async(fn: Callable[..., Any]) -> bool:
     """Whether *fn* is async: a coroutine function, a partial or method of one, an object with an async `__call__`."""
+    if type(fn) is FunctionType and not fn.__dict__:  # the common case, without the marks that inspect looks for
+        return bool(fn.__code__.co_flags & inspect.CO_COROUTINE)
     while isinstance(fn, functools.partial):
         fn = fn.func
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(type(fn), "__call__", None))  # noqa: B004

@@ -8,8 +8,8 @@ context variable, so whatever `run` starts is counted with it, and bodies, which
 import asyncio
 import contextvars
 import logging
-import selectors
 import threading
+from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
@@ -45,10 +45,10 @@ class Counted(Protocol):
 ACTIVATION: contextvars.ContextVar[Counted | None] = contextvars.ContextVar("nbflow_activation", default=None)
 
 
-class _CountedHandle(asyncio.Handle):
-    """A ready callback of an activation; it leaves the count when it has run or is cancelled, whichever comes first.
+class _Handle(asyncio.Handle):
+    """A ready callback; of an activation it is counted, until it has run or is cancelled, whichever comes first.
 
-    Three of these are made for a step: what it costs to make and to run one is a good part of what a step costs.
+    Half a dozen of these are made for a step, so what it costs to make and to run one counts.
     """
 
     __slots__ = ("_activation",)
@@ -60,18 +60,23 @@ class _CountedHandle(asyncio.Handle):
         args: tuple[object, ...],
         loop: "CountingLoop",
         context: contextvars.Context | None,
-        activation: Counted,
+        activation: Counted | None,
     ) -> None:
         # What asyncio.Handle sets; calling it would cost as much again.
         self._callback, self._args, self._loop = callback, args, loop
         self._context = contextvars.copy_context() if context is None else context
         self._cancelled, self._repr, self._source_traceback = False, None, None
-        self._activation: Counted | None = activation
-        activation.ready += 1
+        self._activation = activation
+        if activation is not None:
+            activation.ready += 1
 
     def cancel(self) -> None:
         super().cancel()
-        self._leave()
+        activation, self._activation = self._activation, None
+        if activation is not None:
+            activation.ready -= 1
+            if activation.ready == 0:
+                activation.on_quiet()
 
     def _run(self) -> None:
         try:
@@ -94,35 +99,6 @@ class _CountedHandle(asyncio.Handle):
         except Exception as error:  # noqa: BLE001 - as for any callback of the loop
             self._loop.call_exception_handler({"message": "a turn failed", "exception": error, "handle": self})
 
-    def _leave(self) -> None:
-        activation, self._activation = self._activation, None
-        if activation is not None:
-            activation.ready -= 1
-            if activation.ready == 0:
-                activation.on_quiet()
-
-
-class _BusySelector(selectors.DefaultSelector):
-    """Asks the system for events once a millisecond while the loop has callbacks to run.
-
-    A pass that hands out one result is shorter than the question; callbacks from other threads do not depend on it.
-    """
-
-    _asked = 0.0
-
-    def __init__(self, loop: "CountingLoop") -> None:
-        super().__init__()
-        self._loop = loop
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        now = _monotonic()
-        if timeout is not None and timeout <= 0 and now - self._asked < _PATIENCE:
-            return []
-        self._asked = now
-        if self._loop.rested():
-            timeout = 0
-        return super().select(timeout)
-
 
 class CountingLoop(asyncio.SelectorEventLoop):
     """The platform's loop; `call_soon` counts, and every task of an activation is known to it.
@@ -135,18 +111,31 @@ class CountingLoop(asyncio.SelectorEventLoop):
 
     def __init__(self) -> None:
         self.before_rest: Callable[[], None] = _nothing
-        super().__init__(_BusySelector(self))
+        super().__init__()
         self.uncounted = contextvars.Context()
         self._kept: set[asyncio.Task[Any]] = set()
         self.set_task_factory(_make_task)  # type: ignore[arg-type]  # it is only ever given this loop
 
-    def rested(self) -> bool:
-        """Do what is done before a rest; whether there is something to run after it."""
+    def _run_once(self) -> None:
+        """One pass of asyncio's, then for a millisecond whatever is ready after it.
+
+        A pass that hands out one result is shorter than asking the system for events and timers, and all else that asyncio
+        does between two passes.
+        """
         try:
             self.before_rest()
         except Exception:
             log.exception("what the workflow loop does before it rests failed")
-        return bool(self._ready)  # type: ignore[attr-defined]  # where BaseEventLoop keeps what is ready
+        super()._run_once()  # type: ignore[misc]  # of BaseEventLoop, which calls it for ever
+        ready: deque[asyncio.Handle] = self._ready  # type: ignore[attr-defined]
+        end = _monotonic() + _PATIENCE
+        while ready and not self._stopping and not self.get_debug():  # type: ignore[attr-defined]
+            for _ in range(len(ready)):
+                handle = ready.popleft()
+                if not handle._cancelled:  # noqa: SLF001 - as asyncio does
+                    handle._run()  # noqa: SLF001
+            if _monotonic() >= end:
+                break
 
     def keep(self, task: asyncio.Task[Any]) -> None:
         """Hold a task that nobody else holds until it ends: asyncio itself would let it be collected half way."""
@@ -160,12 +149,10 @@ class CountingLoop(asyncio.SelectorEventLoop):
         context: contextvars.Context | None = None,
     ) -> asyncio.Handle:
         """Arrange for *callback* to be called, counted for the activation of its context."""
+        if self._closed:  # type: ignore[attr-defined]  # of BaseEventLoop
+            self._check_closed()  # type: ignore[attr-defined]  # what is posted after the end is refused
         activation = ACTIVATION.get() if context is None else context.get(ACTIVATION)
-        if activation is None:
-            self._check_closed()  # type: ignore[attr-defined]  # of BaseEventLoop: what is posted after the end is refused
-            handle = asyncio.Handle(callback, args, self, context)
-        else:
-            handle = _CountedHandle(callback, args, self, context, activation)
+        handle = _Handle(callback, args, self, context, activation)
         self._ready.append(handle)  # type: ignore[attr-defined]  # where BaseEventLoop.call_soon puts its own
         return handle
 

@@ -134,7 +134,7 @@ def with_values(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def has_references(args: tuple[Any, ...]) -> bool:
     """Whether any argument is a reference."""
-    return any(type(arg) is ArtifactRef for arg in args)
+    return bool(args) and any(type(arg) is ArtifactRef for arg in args)
 
 
 def encode_output(output: object, files: ArtifactFolder) -> codec.Encoded | BaseException:

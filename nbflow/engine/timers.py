@@ -89,7 +89,8 @@ class Timers:
     def after(self, seconds: float, callback: Callable[[], None]) -> Timer:
         """Call *callback* after that much monotonic time."""
         timer = self._span.push(self._clock.monotonic() + seconds, callback)
-        self._arm(seconds)
+        if self._handle is None or self._span.items[0][2] is timer:  # else an earlier one has it armed
+            self._arm(seconds)
         return timer
 
     def next_due(self) -> datetime | None:

@@ -57,7 +57,7 @@ class _Known:
         for namespace, name, kind in self.kinds:
             if type(namespace.get(name)) is not kind:
                 return False
-        return all(
+        return not self.snapshots or all(
             len(held) == len(container) and all(a is b for a, b in zip(held, members(container)))
             for container, held in self.snapshots
         )
