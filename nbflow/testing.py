@@ -5,6 +5,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from msgspec import structs
+
 from nbflow import ids
 from nbflow.clock import Follower, SystemClock, pause
 from nbflow.core.durations import duration
@@ -220,7 +222,7 @@ class MockedStep(WorkflowStep):
         count = self._activation.counts[StepType.DO, name] + 1
         if not self._rules.retry_delays:
             config = replace(options.config, delay=timedelta(0), backoff="constant", delay_fn=None)
-            options = replace(options, config=config)
+            options = structs.replace(options, config=config)
         if (name, count) in self._rules.results:
             value = self._rules.results[name, count]
             fn, args = (lambda: value), ()

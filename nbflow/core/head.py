@@ -81,6 +81,10 @@ class Head:
     def apply(self, entry: Entry) -> bool:
         """Fold one entry in; False where it does not count."""
         kind = entry.kind
+        if entry.step is not None and entry.token == self.token and not self.deleted:  # nearly every entry
+            if kind in ENDS:
+                self.progressed = True
+            return True
         if kind is Kind.CREATED:
             self._create(entry)
             return True

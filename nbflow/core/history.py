@@ -115,7 +115,7 @@ class History:
         key = key or entry.step_key
         assert key is not None
         body, kind = entry.body, entry.kind
-        step = self.known(key, entry)
+        step = self.steps.get(key) or self.known(key, entry)
         if step.state in (StepState.FINISHED, StepState.FAILED):
             return  # an end after the end (a cancel that came too late) changes nothing
         step.changed_at = entry.recorded_at

@@ -18,7 +18,8 @@ ITEM_KINDS = frozenset(kind for kind in Kind if kind.startswith("map."))
 def apply_item(history: "History", entry: Entry) -> None:
     """Fold the entry of an item in; the map's own row says whether any of them runs."""
     assert entry.step is not None
-    step = history.known(StepKey(StepType.MAP, entry.step, entry.count or 1), entry)
+    key = StepKey(StepType.MAP, entry.step, entry.count or 1)
+    step = history.steps.get(key) or history.known(key, entry)
     items = step.items
     assert items is not None
     step.changed_at = entry.recorded_at
@@ -27,7 +28,7 @@ def apply_item(history: "History", entry: Entry) -> None:
         history.delivered += [stream_key(step.key)] * out
     if items.failed > failed and items.order_at_failure is None:
         items.order_at_failure = history.last_order
-    if not step.ended:
+    if step.state not in ENDED:
         step.state, step.due_at = items.doing()
 
 

@@ -4,47 +4,42 @@ Pure: no clock, no store, no user code. If a rule of replay is not in this file,
 of the entries, it is not a rule.
 """
 
-from dataclasses import dataclass
 from datetime import datetime
+
+import msgspec
 
 from nbflow.core.history import StepRecord
 from nbflow.core.model import StepState, StepType
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
+class Recorded(msgspec.Struct, frozen=True, gc=False):
     """It ended with a value or a failure: that is handed out when its turn comes; nothing runs (S7, S28)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Execute:
+class Execute(msgspec.Struct, frozen=True, gc=False):
     """The body runs now, as this attempt; its start is recorded first."""
 
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
-class WaitUntil:
+class WaitUntil(msgspec.Struct, frozen=True, gc=False):
     """A sleep or a retry delay goes on to *due*, which may have passed; *attempt* is the one that then begins."""
 
     due: datetime
     attempt: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class WaitForEvent:
+class WaitForEvent(msgspec.Struct, frozen=True, gc=False):
     """An open wait goes on; *due* is its deadline."""
 
     due: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class Open:
+class Open(msgspec.Struct, frozen=True, gc=False):
     """A sleep or a wait that is reached for the first time: its deadline is to be recorded."""
 
 
-@dataclass(frozen=True, slots=True)
-class HoldForCancel:
+class HoldForCancel(msgspec.Struct, frozen=True, gc=False):
     """Its call was cancelled before and is expected to be again; if all is quiet without that, it runs anew (S21)."""
 
 

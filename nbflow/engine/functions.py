@@ -3,9 +3,10 @@
 import asyncio
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from nbflow.core import names
 from nbflow.core.config import ResolvedConfig, resolve
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
     from nbflow.engine.step import WorkflowStep
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(msgspec.Struct, frozen=True):
     """How a step runs, parsed."""
 
     config: ResolvedConfig

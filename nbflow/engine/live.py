@@ -98,19 +98,11 @@ class LiveInstance:
         acked: Callable[[], None] | None = None,
     ) -> Entry:
         """Fold an entry in and hand it to the journal, in one order."""
+        now = self.engine.clock.now
+        name, count, item = (None, None, None) if key is None else (key.name, key.count, key.key)
         with self.lock:
             head = self.history.head
-            entry = Entry(
-                kind,
-                head.created_seq,
-                head.token,
-                self.engine.clock.now(),
-                key.name if key else None,
-                key.count if key else None,
-                key.key if key else None,
-                body or {},
-                value,
-            )
+            entry = Entry(kind, head.created_seq, head.token, now(), name, count, item, body or {}, value)
             self.history.apply(entry, key)
             self.engine.store.append(entry, acked)
         self.engine.feed.publish(head.created_seq)

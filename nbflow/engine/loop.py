@@ -19,7 +19,8 @@ from nbflow.store.base import Store
 
 log = logging.getLogger("nbflow")
 
-_PATIENCE = 0.001  # seconds
+_PATIENCE = 0.001  # seconds without a look at what comes from outside
+_RESTLESS = 0.005  # seconds without the work of a rest, such as a sync, which takes a quarter of a millisecond
 _monotonic = SystemClock().monotonic
 
 
@@ -106,11 +107,12 @@ class CountingLoop(asyncio.SelectorEventLoop):
     Attributes:
         uncounted: a context without an activation: what runs in it is the engine's own. One for each loop, since a context
             cannot be entered by two threads at once.
-        before_rest: called when nothing is ready to run, and once a millisecond while there is.
+        before_rest: called when nothing is ready to run, and now and then while there is.
     """
 
     def __init__(self) -> None:
         self.before_rest: Callable[[], None] = _nothing
+        self._rest_due = 0.0
         super().__init__()
         self.uncounted = contextvars.Context()
         self._kept: set[asyncio.Task[Any]] = set()
@@ -122,20 +124,25 @@ class CountingLoop(asyncio.SelectorEventLoop):
         A pass that hands out one result is shorter than asking the system for events and timers, and all else that asyncio
         does between two passes.
         """
-        try:
-            self.before_rest()
-        except Exception:
-            log.exception("what the workflow loop does before it rests failed")
-        super()._run_once()  # type: ignore[misc]  # of BaseEventLoop, which calls it for ever
         ready: deque[asyncio.Handle] = self._ready  # type: ignore[attr-defined]
+        if not ready or _monotonic() >= self._rest_due:
+            self._rest()
+        super()._run_once()  # type: ignore[misc]  # of BaseEventLoop, which calls it for ever
         end = _monotonic() + _PATIENCE
-        while ready and not self._stopping and not self.get_debug():  # type: ignore[attr-defined]
+        while ready and not self._stopping and not self._debug:  # type: ignore[attr-defined]
             for _ in range(len(ready)):
                 handle = ready.popleft()
                 if not handle._cancelled:  # noqa: SLF001 - as asyncio does
                     handle._run()  # noqa: SLF001
             if _monotonic() >= end:
                 break
+
+    def _rest(self) -> None:
+        try:
+            self.before_rest()
+        except Exception:
+            log.exception("what the workflow loop does before it rests failed")
+        self._rest_due = _monotonic() + _RESTLESS
 
     def keep(self, task: asyncio.Task[Any]) -> None:
         """Hold a task that nobody else holds until it ends: asyncio itself would let it be collected half way."""

@@ -79,5 +79,7 @@ class Waiting:
 
     def remove(self, created_seq: int) -> None:
         """It waits no more."""
+        if not self._due:
+            return
         self._due.pop(created_seq, None)
         self._lives.pop(created_seq, None)

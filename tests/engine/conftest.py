@@ -18,7 +18,7 @@ from nbflow.testing import ManualClock
 
 Run = Callable[[Any, Any], Awaitable[Any]]
 
-PATIENCE = 5.0  # real seconds before a test gives up on something that does not happen
+PATIENCE = 20.0  # real seconds before a test gives up on something that does not happen
 
 
 def eventually(what: Callable[[], Any], says: str = "") -> Any:
