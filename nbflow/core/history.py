@@ -256,6 +256,12 @@ def _opened_do(step: StepRecord, entry: Entry) -> None:
     step.state, step.due_at, step.body = StepState.RUNNING, None, entry.body
 
 
+def _opened_map(step: StepRecord, entry: Entry) -> None:
+    assert step.items is not None
+    step.body = entry.body
+    step.state, step.due_at = step.items.doing()  # a replay calls it again while its items wait for their next attempts
+
+
 def _retrying(step: StepRecord, entry: Entry) -> None:
     step.state, step.body = StepState.RETRYING, entry.body
     step.error, step.due_at = entry.body.get("error"), moment(entry.body.get("retry_at"))
@@ -292,7 +298,7 @@ _OPENED = {
     Kind.SLEEP_STARTED: _opened_sleep,
     Kind.WAIT_STARTED: _opened_wait,
     Kind.CHILD_STARTED: _opened_child,
-    Kind.MAP_STARTED: _opened_do,
+    Kind.MAP_STARTED: _opened_map,
     Kind.MAP_RETRYING: _opened_do,  # only items are retried or interrupted
     Kind.MAP_INTERRUPTED: _opened_do,
 }

@@ -256,7 +256,7 @@ class Session:
         position, closed = self._positions.get(engine, (-1, False))
         folder = self._desk.layout.journal
         end = segments.journal_end(folder, engine)
-        if closed or (locked and 0 <= position <= end):
+        if closed or (locked and position <= end):  # one that died before the file knew of it had recorded nothing yet
             return
         kept = f"; what is left of it stays in {str(folder)!r}, its name ending in .damaged" if end > 0 else ""
         self._lost[engine] = (

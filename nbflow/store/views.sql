@@ -170,6 +170,31 @@ create macro internal.state(kind, seq, fence) as
     else internal.what(kind)
   end;
 
+-- Maps of which every open item waits for its next attempt: they wait too (S5).
+create view internal.resting_maps as
+select created_seq, step, count
+from (
+  select
+    e.created_seq,
+    e.step,
+    e.count,
+    e.key,
+    arg_max(e.kind, internal.rank(e.kind, e.seq)) as kind
+  from main.entries as e
+  semi join (
+    select created_seq, step, count
+    from main.entries
+    where starts_with(kind, 'map.retrying')
+  ) as r on r.created_seq = e.created_seq and r.step = e.step and r.count = e.count
+  where e.key is not null
+    and starts_with(e.kind, 'map.')
+    and e.seq not in (select seq from internal.gone)
+  group by e.created_seq, e.step, e.count, e.key
+)
+where kind in ('map.started', 'map.retrying', 'map.interrupted')
+group by created_seq, step, count
+having bool_and(kind = 'map.retrying');
+
 -- Events that no restart has dropped: one from a step keeps them, free to be taken again where their wait fell.
 create view internal.events as
 select
@@ -269,6 +294,7 @@ from (
     e.step,
     e.count,
     e.key,
+    internal.type(e.kind) = 'map' and e.key is not null as is_item,  -- the map's own row says what its items do
     arg_max(e.kind, internal.rank(e.kind, e.seq)) as kind,
     max(e.seq) as seq
   from main.entries as e
@@ -285,7 +311,7 @@ from (
     where c.kind = 'created'
   ) as unfinished on unfinished.seq = e.created_seq
   where e.step is not null and e.seq not in (select seq from gone)
-  group by e.created_seq, type, e.step, e.count, e.key
+  group by e.created_seq, type, e.step, e.count, e.key, is_item
   having not internal.is_end(arg_max(e.kind, internal.rank(e.kind, e.seq)))
 ) as s
 left join internal.fences as f on f.created_seq = s.created_seq
@@ -314,9 +340,15 @@ left join (
   ) as r on r.created_seq = w.created_seq
   where w.kind = 'wait.started' and (r.seq is null or r.seq < e.seq)
 ) as e on e.seq = s.seq
+left join internal.resting_maps as m
+  on m.created_seq = s.created_seq
+  and m.step = s.step
+  and m.count = s.count
+  and s.key is null
+  and s.kind = 'map.started'
 group by s.created_seq
-having bool_or(internal.state(s.kind, s.seq, f.seq) in ('retrying', 'sleeping', 'waiting'))
-  and not bool_or(internal.state(s.kind, s.seq, f.seq) = 'running')
+having bool_or(m.step is not null or (not s.is_item and internal.state(s.kind, s.seq, f.seq) in ('retrying', 'sleeping', 'waiting')))
+  and not bool_or(m.step is null and internal.state(s.kind, s.seq, f.seq) = 'running')
   and count(e.seq) = 0;
 
 create view instances as
@@ -391,7 +423,7 @@ select
   s.count,
   s.key,
   s.type,
-  internal.state(s.kind, s.seq, n.seq),
+  case when m.step is null then internal.state(s.kind, s.seq, n.seq) else 'retrying' end,
   coalesce(s.attempt, 0),
   s.started_at,
   case when internal.is_end(s.kind) or ends_with(s.kind, '.cancelled') then s.recorded_at end as ended_at,
@@ -429,7 +461,13 @@ from (
   group by e.created_seq, internal.type(e.kind), e.step, e.count, e.key
 ) as s
 join internal.instances as i on i.created_seq = s.created_seq
-left join internal.fences as n on n.created_seq = s.created_seq;
+left join internal.fences as n on n.created_seq = s.created_seq
+left join internal.resting_maps as m
+  on m.created_seq = s.created_seq
+  and m.step = s.step
+  and m.count = s.count
+  and s.key is null
+  and s.kind = 'map.started';
 comment on view steps is 'one row per step, sleep, wait and map item; output_uri is the path of a stored table or array';
 comment on column steps.workflow is 'name of the workflow';
 comment on column steps.instance_id is 'id of the instance';

@@ -9,7 +9,7 @@ from nbflow.core.model import Kind
 from nbflow.errors import StoreCorruptError, StoreError, UsageError
 from nbflow.store import lines, segments
 from nbflow.store.journal import Journal
-from tests.store.actors import entry, eventually, finished, killed_after, names, owner, start_instance
+from tests.store.actors import entry, eventually, finished, killed_after, names, owner, run, start_instance
 
 HUNDRED = """
 created = start_instance(store)
@@ -471,3 +471,19 @@ def test_closing_ends_both_threads_and_leaves_no_journal(opened):
     with pytest.raises(StoreError, match="is closed"):
         store.append(finished(created, "t"))
     assert len(opened().read(created)) == 3
+
+
+def test_an_engine_that_died_while_it_opened_had_nothing_to_lose(file, opened):
+    opened().close()
+    dies = """
+        import os, signal, sys
+        from nbflow.store.history_store import FileStore
+        from nbflow.store.session import Session
+        Session.register = lambda self: os.kill(os.getpid(), signal.SIGKILL)  # its life lock is there, the file knows nothing
+        FileStore(sys.argv[1])
+    """
+    assert run(dies, file, check=False).returncode == -9
+    folder = file.with_suffix(".nbflow") / "journal"
+    assert list(folder.glob("*.nbj"))
+    assert opened().warnings == []
+    assert len(list(folder.glob("*.nbj"))) == 1
