@@ -11,8 +11,7 @@ import random
 import threading
 import time
 
-import nbflow
-from nbflow import InvalidStatusError, WorkflowEntrypoint
+from nbflow import InvalidStatusError
 from nbflow.core.model import Kind
 
 EVENTS = 3
@@ -165,6 +164,8 @@ def tidy(inst) -> None:
 
 BOOT = """
 %load_ext nbflow
+import nbflow
+from nbflow import WorkflowEntrypoint
 from tests.crash.work import *
 nbflow.current_engine()
 note("ready")
