@@ -75,7 +75,7 @@ class FileStore:
         self.path: Path | None = layout.file
         self.artifacts = layout.artifacts
         self._closing = threading.Lock()
-        self._closed = self._forked = False
+        self._closed = self._forked = self._ended = False
         self._sources: dict[str, str] = {}
         self._views_seen = False
         layout.prepare()
@@ -120,20 +120,21 @@ class FileStore:
     def _finish(self) -> None:
         """Load the rest; then nothing of this engine's journal is left."""
         deadline = _time.monotonic() + _CLOSING
-        complete = False
+        complete = closed = False
         while not complete and _time.monotonic() < deadline:
             with self._loader.session(max(0.01, deadline - _time.monotonic())) as session:
                 complete = session.load_own()
-                if complete and not self._journal.behind:
+                if closed := complete and not self._journal.behind:
                     session.close_own()
+        self._ended = closed
 
     def _let_go(self) -> None:
-        """Close what is locked; the file of the life lock stays where the journal does."""
+        """Close what is locked; the file of the life lock stays for whoever buries us, unless the DuckDB file says all."""
         if (life := self._entrance.life) is not None:
-            if segments.segments(self._layout.journal, self.engine_id):
-                life.forget()
-            else:
+            if self._ended and not segments.segments(self._layout.journal, self.engine_id):
                 life.remove()
+            else:
+                life.forget()
         self._desk.lease.forget()
         self._desk.counter.forget()
 

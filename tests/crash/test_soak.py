@@ -24,13 +24,6 @@ SHARE = int(os.environ.get("NBFLOW_REAL", "5"))
 pytestmark = [pytest.mark.kernel, pytest.mark.crash, pytest.mark.timeout(300 + 6 * KILLS)]
 
 
-@pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    process = Zygote()
-    yield process
-    process.stop()
-
-
 @contextmanager
 def image_of(folder: Path, instance: str | None) -> Iterator[Path]:
     """What the death left, in a folder of its own: looking at it heals it, and the next kernel must do that by itself."""
