@@ -4,7 +4,7 @@
 # make demo    a notebook whose kernel is killed in the middle, run again, approved, searched; then how to open it
 # make outputs run the notebooks and store what their cells show, which the tests compare
 # make bench   the budgets, measured side by side
-# make soak    kills and restarts until stopped
+# make soak    1,000 kills, faults at every write, ten minutes of neighbours; ROUNDS=1 for once
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -79,7 +79,7 @@ bench: setup
 	@$(BIN)/python -m tests.bench
 
 soak: setup
-	@$(BIN)/python -m tests.crash.soak
+	@$(BIN)/python -m tests.crash.soak $(ROUNDS)
 
 clean:
 	rm -rf .demo .hosts .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

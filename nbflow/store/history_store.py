@@ -18,7 +18,7 @@ from nbflow.core.history import Head
 from nbflow.core.log import LogChunk
 from nbflow.core.model import Draft, Entry, Owner, StepKey
 from nbflow.errors import StoreError, StoreLockedError
-from nbflow.store import direct, lines, queries, segments, upkeep
+from nbflow.store import direct, lines, queries, upkeep
 from nbflow.store import journal as journals
 from nbflow.store import lease as leases
 from nbflow.store.database import Database, connect
@@ -75,7 +75,7 @@ class FileStore:
         self.path: Path | None = layout.file
         self.artifacts = layout.artifacts
         self._closing = threading.Lock()
-        self._closed = self._forked = self._ended = False
+        self._closed = self._forked = False
         self._sources: dict[str, str] = {}
         self._views_seen = False
         layout.prepare()
@@ -120,21 +120,17 @@ class FileStore:
     def _finish(self) -> None:
         """Load the rest; then nothing of this engine's journal is left."""
         deadline = _time.monotonic() + _CLOSING
-        complete = closed = False
+        complete = False
         while not complete and _time.monotonic() < deadline:
             with self._loader.session(max(0.01, deadline - _time.monotonic())) as session:
                 complete = session.load_own()
-                if closed := complete and not self._journal.behind:
+                if complete and not self._journal.behind:
                     session.close_own()
-        self._ended = closed
 
     def _let_go(self) -> None:
-        """Close what is locked; the file of the life lock stays for whoever buries us, unless the DuckDB file says all."""
-        if (life := self._entrance.life) is not None:
-            if self._ended and not segments.segments(self._layout.journal, self.engine_id):
-                life.remove()
-            else:
-                life.forget()
+        """Close what is locked; the file of the life lock stays for whoever buries us, where that has not been done."""
+        if self._entrance.life is not None:
+            self._entrance.life.forget()
         self._desk.lease.forget()
         self._desk.counter.forget()
 

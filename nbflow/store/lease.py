@@ -189,11 +189,6 @@ class LifeLock:
             temporary.unlink(missing_ok=True)
             raise
 
-    def remove(self) -> None:
-        """An orderly end: nothing is left of it."""
-        self.path.unlink(missing_ok=True)
-        self.forget()
-
     def forget(self) -> None:
         """Close the descriptor."""
         descriptor, self._descriptor = self._descriptor, -1

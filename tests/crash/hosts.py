@@ -126,8 +126,8 @@ class Zygote:
 class LightKernel:
     """A fork of the zygote."""
 
-    def __init__(self, zygote: Zygote, folder: Path, name: str = "light") -> None:
-        self._zygote, self._folder, self._name = zygote, folder, name
+    def __init__(self, zygote: Zygote, folder: Path, name: str = "light", notes: str = "") -> None:
+        self._zygote, self._folder, self._name, self._notes = zygote, folder, name, notes
         self.pid = 0
         self._cells = -1
 
@@ -136,7 +136,7 @@ class LightKernel:
         if not pipe.exists():
             os.mkfifo(pipe)
         self._cells = os.open(pipe, os.O_RDWR)  # both ends, so that nobody waits for the other
-        self.pid = self._zygote.ask(cwd=str(self._folder), name=self._name)
+        self.pid = self._zygote.ask(cwd=str(self._folder), name=self._name, notes=self._notes)
 
     def run(self, cells: Sequence[str]) -> None:
         for cell in cells:
@@ -226,6 +226,8 @@ def _fork_for_ever() -> None:
             try:
                 if "call" in asked:
                     _call(asked["call"], asked["given"])
+                if asked["notes"]:
+                    os.environ["NOTES"] = asked["notes"]
                 _shell(asked["name"], asked["cwd"])
             except BaseException:
                 traceback.print_exc()

@@ -1,4 +1,4 @@
-"""What `side.txt` says was done, held against what the history says: after every kill both must agree."""
+"""What the dead noted that they did, held against what the history says: after every kill both must agree."""
 
 import json
 from collections import Counter
@@ -15,6 +15,7 @@ from nbflow.engine import reading
 from nbflow.engine.instance import WorkflowInstance
 from nbflow.jupyter import snapshot
 from nbflow.store import contents
+from tests.crash.work import NOTES
 
 Mark = tuple[Any, ...]
 ENDS = (".finished", ".failed")
@@ -46,17 +47,15 @@ class Told:
 
 
 class Ledger:
-    """Reads `side.txt` on, life after life.
+    """Reads what one process after another noted, life after life.
 
     Attributes:
         told: what was noted, by instance.
-        fresh: of the present life, the lines so far.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._path, self._at = folder / "side.txt", 0
+    def __init__(self, folder: Path, notes: str = NOTES) -> None:
+        self._path, self._at = folder / notes, 0
         self.told: dict[str, Told] = {}
-        self._begun: Counter[Mark] = Counter()
 
     def __getitem__(self, instance: str) -> Told:
         return self.told.setdefault(instance, Told())
@@ -194,7 +193,8 @@ def check_panel(state: dict[str, Any], created_seq: int, sql: Callable[[str], li
     steps = sql(f"select type, name, count, key, status from steps {where}")
     shown = {tuple(row["key"]): row["state"] for row in rows["items"]}
     there = {(kind, name, count, key): state for kind, name, count, key, state in steps if key is None}
-    assert shown == there, f"the panel shows {shown}, SQL {there}"
+    unlike = {key: (shown.get(key), there.get(key)) for key in {*shown, *there} if shown.get(key) != there.get(key)}
+    assert not unlike, f"the panel shows, and SQL: {unlike}"
     own = [(key, state) for kind, _, _, key, state in steps if kind != StepType.ROLLBACK.value and key is None]
     counts = (sum(state == "finished" for _, state in own), len(own))
     assert (head["done"], head["total"]) == counts, f"the panel counts {head['done']} of {head['total']}, SQL {counts}"

@@ -1,26 +1,44 @@
-"""Kill for as long as wanted: the crash tests, round after round with other seeds, until one fails or somebody stops it.
+"""Kill and disturb for hours rather than seconds, with other seeds each round: python -m tests.crash.soak [ROUNDS]
 
-python -m tests.crash.soak [ROUNDS]
+One round: 1,000 kernels killed at random moments and 200 engines under two others, 200 writers of the store at chosen
+points, 60 kernels between a file and its entry, a store that dies or fails at 500 of its writes, two kernels and a shell
+for ten minutes. Without ROUNDS until one fails or somebody stops it. Each number has a variable: see SETTINGS.
 """
 
 import itertools
 import os
 import subprocess
 import sys
+import time
+
+SETTINGS = {
+    "tests/crash/test_soak.py": {"NBFLOW_KILLS": "1000", "NBFLOW_REAL": "3", "NBFLOW_ENGINE_KILLS": "200"},
+    "tests/crash/test_store_kills.py": {"NBFLOW_KILLS": "200"},
+    "tests/crash/test_artifact_kills.py": {"NBFLOW_KILLS": "60"},
+    "tests/crash/test_faults.py": {"NBFLOW_FAULTS": "500"},
+    "tests/crash/test_neighbours.py": {"NBFLOW_NEIGHBOURS": "600"},
+    "tests/crash": {},
+}
 
 
 def main() -> int:
     """Run the rounds; the exit code of the first that fails."""
     rounds = range(int(sys.argv[1])) if len(sys.argv) > 1 else itertools.count()
     for number in rounds:
-        seed = str(1000 + number)
-        print(f"round {number + 1}, seed {seed}", flush=True)
-        environ = os.environ | {"NBFLOW_SEED": seed, "NBFLOW_KILLS": os.environ.get("NBFLOW_KILLS", "200")}
-        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--timeout", "1800", "tests/crash"]
-        code = subprocess.call(command, env=environ)
-        if code:
-            print(f"round {number + 1} failed; again: NBFLOW_SEED={seed} pytest tests/crash", flush=True)
-            return code
+        for place, given in SETTINGS.items():
+            seed = str(1000 + number)
+            environ = {"NBFLOW_SEED": seed, **given, **os.environ}
+            rest = [f"--ignore={done}" for done in SETTINGS if done.endswith(".py")] if not given else []
+            print(f"round {number + 1}, seed {seed}: {place}", flush=True)
+            began = time.monotonic()
+            chance = [f"--hypothesis-seed={seed}"]
+            command = [sys.executable, "-m", "pytest", "-q", "-x", "-s", "-p", "no:cacheprovider", *chance, *rest, place]
+            code = subprocess.call(command, env=environ)
+            if code:
+                settings = " ".join(f"{name}={value}" for name, value in {"NBFLOW_SEED": seed, **given}.items())
+                print(f"failed; again: {settings} pytest -s --hypothesis-seed={seed} {place}", flush=True)
+                return code
+            print(f"well after {time.monotonic() - began:,.0f} s", flush=True)
     return 0
 
 

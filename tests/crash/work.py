@@ -1,4 +1,4 @@
-"""What the killed kernels do: a workflow with steps of every kind, whose bodies say in `side.txt` when they begin and end.
+"""What the killed kernels do: a workflow with steps of every kind, whose bodies note in a file when they begin.
 
 Every body gives something else each time it runs, so a result that is the same in two lives came from the history.
 """
@@ -18,15 +18,16 @@ EVENTS = 3
 ITEMS = 30
 STREAMED = 30
 
-_side = -1
+NOTES = "side.txt"
+_notes = -1
 
 
 def note(*words: object) -> None:
     """Add a line, which no death can tear: it is one short write."""
-    global _side
-    if _side < 0:
-        _side = os.open("side.txt", os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o600)
-    os.write(_side, (json.dumps(words) + "\n").encode())
+    global _notes
+    if _notes < 0:
+        _notes = os.open(os.environ.get("NOTES", NOTES), os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o600)
+    os.write(_notes, (json.dumps(words) + "\n").encode())
 
 
 def digest(value: object) -> str:
