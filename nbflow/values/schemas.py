@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from nbflow.errors import UsageError
+from nbflow.values import validators
 
 Place = tuple[str, ...]
 _LONGEST = 300
@@ -61,10 +62,10 @@ def problems(described: dict[str, Any], payload: Any, schema: Any = None) -> lis
 
 def unfit(described: dict[str, Any], payload: Any, schema: Any = None) -> list[tuple[Place, str]]:
     """As `problems`, with each place as the names and numbers that lead to it."""
-    from jsonschema import Draft202012Validator
-
-    errors = Draft202012Validator(described, format_checker=_format_checker()).iter_errors(payload)
-    found = [_placed(error) for error in sorted(errors, key=lambda error: list(map(str, error.path)))]
+    try:
+        found = [_placed(error) for error in validators.errors_of(described, payload, _format_checker())]
+    except validators.Unusable as unusable:
+        return [((), f"the schema it is to fit cannot be used: {unusable}")]
     if found or schema is None or isinstance(schema, dict) or not _is_pydantic(schema):
         return found
     from pydantic import TypeAdapter, ValidationError

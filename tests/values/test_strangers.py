@@ -3,7 +3,9 @@
 import dataclasses
 import enum
 import json
+import socket
 import sys
+import time
 import types
 import typing
 from collections import namedtuple
@@ -13,7 +15,7 @@ import pydantic
 import pytest
 
 from nbflow.errors import StepError, UndecodableError
-from nbflow.values import codec, failures
+from nbflow.values import codec, failures, schemas, validators
 from nbflow.values.artifacts import ArtifactFolder
 
 RAN: list[str] = []
@@ -233,3 +235,80 @@ def test_what_is_no_value_is_undecodable_and_nothing_worse(data, tmp_path):
 def test_a_file_is_read_only_from_the_folder_of_its_own_instance(tmp_path, uri):
     with pytest.raises(UndecodableError):
         codec.decode(tagged({"$": "file", "codec": "json", "uri": uri, "hash": "0" * 64}), ArtifactFolder(tmp_path, "w/i"))
+
+
+# -- schemas of waits
+
+DOUBLING: dict = {"$defs": {"d0": {"type": "string"}}, "$ref": "#/$defs/d40"}
+for level in range(1, 41):
+    both = {"$ref": f"#/$defs/d{level - 1}"}
+    DOUBLING["$defs"][f"d{level}"] = {"allOf": [both, both], "not": {"allOf": [both, both]}}
+NEVER_ENDING = [
+    {"$ref": "#"},
+    {"allOf": [{"$ref": "#"}, {"$ref": "#"}]},
+    DOUBLING,
+    {"pattern": "^(a+)+$"},
+    {"pattern": "^(a|a)*$", "$schema": "http://json-schema.org/draft-07/schema#"},
+    {"allOf": [{"$schema": "http://json-schema.org/draft-07/schema#", "pattern": "^(a|aa)+$"}]},
+    {"pattern": "a*a*a*a*a*a*a*a*b"},
+    {"$ref": "http://127.0.0.1:9/schema.json"},
+    {"$ref": "file:///etc/passwd"},
+    {"$dynamicRef": "https://example.invalid/x#y"},
+    {"$id": "http://127.0.0.1:9/", "$ref": "other.json"},
+    {"pattern": "("},
+    {"pattern": 5},
+    {"pattern": "x" * 100_000},
+    {"type": 5},
+    {"type": "nothing"},
+    {"properties": 5, "required": 7},
+    {"enum": 5},
+    {"minLength": "x"},
+    {"allOf": {"a": 1}},
+    {"anyOf": 5},
+]
+
+
+@pytest.mark.parametrize("schema", NEVER_ENDING, ids=lambda schema: str(schema)[:50])
+def test_a_schema_of_a_stranger_fetches_nothing_and_comes_to_an_end(schema, monkeypatch):
+    def fetches(*_args, **_options):
+        raise AssertionError("something was fetched")
+
+    monkeypatch.setattr(socket, "create_connection", fetches)
+    monkeypatch.setattr("urllib.request.urlopen", fetches)
+    monkeypatch.setattr(validators, "PATIENCE", 0.5)
+    began = time.process_time()
+    found = [*schemas.problems(schema, "a" * 60 + "c"), *schemas.problems(schema, {"a": "b"})]
+    assert time.process_time() - began < 20
+    assert found
+    assert all("cannot be used" in said for _, said in found)
+
+
+def test_a_schema_nested_ten_thousand_times_comes_to_an_end():
+    schema: dict = {"type": "string"}
+    for _ in range(10_000):
+        schema = {"items": schema}
+    assert "cannot be used" in schemas.problems(schema, [[1]])[0][1]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "good", "bad"),
+    [
+        (r"^\d{4}-\d\d$", "2026-11", "2026"),
+        (r"^[^@\s]+@[^@\s]+\.[a-z]+$", "a@b.org", "a@b"),
+        (r"^(ab)+$", "abab", "aba"),
+        (r"^(\w+\s?)*$", "some words of text", "§"),
+        (r"^(.)\1$", "aa", "ab"),
+        ("^a+$", "a" * 50_000, "a" * 50_000 + "b"),
+    ],
+)
+def test_patterns_of_every_kind_are_still_checked(pattern, good, bad):
+    schema = {
+        "type": "object",
+        "properties": {"x": {"pattern": pattern}},
+        "patternProperties": {"^n[0-9]+$": {"type": "integer"}},
+    }
+    assert schemas.problems(schema, {"x": good, "n1": 5}) == []
+    [(place, said)] = schemas.problems(schema, {"x": bad})
+    assert place == "x"
+    assert "does not match" in said
+    assert schemas.problems(schema, {"n1": "five"})[0][0] == "n1"

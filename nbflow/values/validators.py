@@ -1,0 +1,144 @@
+"""Whether a payload fits a JSON schema that a stranger may have written: nothing is fetched, and it comes to an end.
+
+A history brings the schemas of its waits along. References lead nowhere but into the schema itself; the steps of one check
+are counted; a pattern that may take for ever is tried in a process of its own, which is not waited for long.
+"""
+
+import contextvars
+import functools
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+MOST = 100_000
+"""Keywords that are looked at in one check."""
+PATIENCE = 2.0
+"""Seconds for one pattern on one text."""
+_APART = 2_000  # a pattern tried in another process counts as so many keywords
+_REPEATS = re.compile(r"[*+{]")
+_PERILOUS = re.compile(r"\)[*+?{]|\\[1-9]|\(\?P=")  # a group repeated, a group asked for again
+_SEARCH = "import json, re, sys; print(json.dumps(re.search(*json.load(sys.stdin)) is not None))"
+
+_left: contextvars.ContextVar[list[int]] = contextvars.ContextVar("nbflow_validator_left")
+
+
+class Unusable(Exception):  # noqa: N818 - a signal within this module
+    """The schema is none that can be used; the text says why."""
+
+
+def errors_of(schema: dict[str, Any], payload: Any, formats: Any) -> list[Any]:
+    """The errors of jsonschema for a payload; *formats* checks formats.
+
+    Raises:
+        Unusable: the schema, not the payload, is what is wrong.
+    """
+    from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
+
+    token = _left.set([MOST])
+    try:
+        validator = _validator()(_undialected(schema), registry=REGISTRY, format_checker=formats)
+        return sorted(validator.iter_errors(payload), key=lambda error: list(map(str, error.path)))
+    except Unusable:
+        raise
+    except RecursionError:
+        raise Unusable("it refers to itself without end, or is nested too deeply") from None
+    except Exception as error:
+        raise Unusable(f"{type(error).__name__}: {error}"[:200]) from error
+    finally:
+        _left.reset(token)
+
+
+@functools.cache
+def _validator() -> Any:
+    from jsonschema import Draft202012Validator, validators
+
+    keywords = {**Draft202012Validator.VALIDATORS, "pattern": _pattern, "patternProperties": _pattern_properties}
+    counted = {name: _counted(check, 10 if name.endswith("Ref") or name == "$ref" else 1) for name, check in keywords.items()}
+    return validators.extend(Draft202012Validator, counted)
+
+
+def _counted(check: Callable[..., Any], price: int) -> Callable[..., Iterator[Any]]:
+    """The same keyword; how many are looked at is limited, for references double them without end."""
+
+    def counted(*given: Any) -> Iterator[Any]:
+        _count(price)
+        yield from check(*given) or ()
+
+    return counted
+
+
+def _count(many: int) -> None:
+    left = _left.get()
+    left[0] -= many
+    if left[0] < 0:
+        raise Unusable("it takes too much work to check by it")
+
+
+def _undialected(schema: Any) -> Any:
+    """The schema without its "$schema"s: another dialect would be checked by keywords that are not counted."""
+    if isinstance(schema, dict):
+        kept = {name: part for name, part in schema.items() if name != "$schema" or not isinstance(part, str)}
+        return {name: _undialected(part) for name, part in kept.items()}
+    return [_undialected(part) for part in schema] if isinstance(schema, list) else schema
+
+
+def _pattern(_validator: Any, pattern: Any, instance: Any, _schema: Any) -> Iterator[Any]:
+    from jsonschema import ValidationError
+
+    if isinstance(instance, str) and not _found(pattern, instance):
+        yield ValidationError(f"does not match {pattern!r}")
+
+
+def _pattern_properties(validator: Any, properties: Any, instance: Any, _schema: Any) -> Iterator[Any]:
+    if not isinstance(instance, dict):
+        return
+    for pattern, part in properties.items():
+        for name, value in instance.items():
+            if _found(pattern, name):
+                yield from validator.descend(value, part, path=name, schema_path=pattern)
+
+
+def _found(pattern: str, text: str) -> bool:
+    """Whether a pattern is found in a text.
+
+    Raises:
+        Unusable: it is no pattern, or it took too long.
+    """
+    repeats = len(_REPEATS.findall(pattern))
+    if len(pattern) > 1_000 or len(text) > MOST:
+        raise Unusable("its pattern, or the text to be tried by it, is too long")
+    short = len(text) <= (100 if repeats > 1 else 2_000)
+    if not repeats or (short and repeats <= 3 and _PERILOUS.search(pattern) is None):
+        try:
+            return re.search(pattern, text) is not None
+        except re.error as error:
+            raise Unusable(_of_pattern(pattern, f"is none: {error}")) from None
+    return _found_apart(pattern, text)
+
+
+@functools.lru_cache(256)
+def _found_apart(pattern: str, text: str) -> bool:
+    _count(_APART)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", _SEARCH],
+            input=json.dumps([pattern, text]),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise Unusable(_of_pattern(pattern, f"takes longer than {PATIENCE:g} s on {len(text):,} characters")) from None
+    except (OSError, ValueError) as error:
+        raise Unusable(_of_pattern(pattern, f"cannot be tried here: {error}")) from None
+    if done.returncode:
+        raise Unusable(_of_pattern(pattern, "is none"))
+    return bool(json.loads(done.stdout))
+
+
+def _of_pattern(pattern: str, what: str) -> str:
+    return f"its pattern {pattern[:100]!r} {what}"
