@@ -207,6 +207,13 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     value: bytes | None = None
     seq: int = 0
 
+    def __repr__(self) -> str:
+        """What a sensitive step gave is shown nowhere."""
+        shown = {name: getattr(self, name) for name in self.__struct_fields__}
+        if self.value is not None and self.body.get("sensitive"):
+            shown["value"] = "[REDACTED]"
+        return f"Entry({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+
     @property
     def step_key(self) -> StepKey | None:
         """The step this entry is about."""

@@ -111,7 +111,8 @@ class Rollback(Scope):
         context = self._context.copy()
         context.run(OUTPUT.set, None)
         context.run(BODY.set, None)  # as for `run`: whoever asked for it may be a body
-        body = self._body = Body(self, call, self._bound(fn, step), (), config, None, context)
+        # What undoes a sensitive step is given its output, and may print it or fail with it.
+        body = self._body = Body(self, call, self._bound(fn, step), (), config, None, context, sensitive=step.sensitive)
         match replay.decide(known, StepType.DO):
             case replay.WaitUntil() as decision:
                 body.attempt = decision.attempt - 1

@@ -1,13 +1,20 @@
 """sensitive="output": the workflow gets the value, no display does (API.md §1)."""
 
+import asyncio
 import base64
+import json
+import subprocess
+import sys
 import time
+import traceback
 
 import numpy as np
 import pytest
 
-from nbflow import NonRetryableError, UsageError, WorkflowEntrypoint
+from nbflow import InstanceFailedError, NonRetryableError, UsageError, WorkflowEntrypoint
+from nbflow.engine import reading
 from nbflow.engine.engine import Engine
+from nbflow.jupyter import details, fallback, snapshot
 
 SECRET = "-".join(("hunter2", "very", "secret"))  # as from the environment: it stands in no source
 
@@ -180,3 +187,87 @@ def eventually(ask, seconds=10):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     return told
+
+
+class Leaky(WorkflowEntrypoint):
+    """Everything a body can do with a secret, short of returning it from another step."""
+
+    async def run(self, event, step):
+        def prints():
+            print(SECRET)
+            print(SECRET, file=sys.stderr)
+            return SECRET
+
+        async def tells(ctx):
+            ctx.log(SECRET)
+            ctx.progress(1, 2, SECRET)
+            return {SECRET: SECRET}
+
+        async def late():
+            print(SECRET)
+            await asyncio.sleep(60)
+
+        async def item(_i):
+            return len(await step.do("inner", lambda: SECRET, sensitive="output"))
+
+        def undo(output=None):
+            print(output)
+            raise ValueError(f"cannot undo {output}")
+
+        await step.do("prints", prints, sensitive="output")
+        await step.do("tells", tells, sensitive="output")
+        await step.do("there", lambda: SECRET * 100_000, sensitive="output", on="processes")
+        await step.do("undone", lambda: SECRET, sensitive="output", rollback=undo, rollback_config={"retries": {"limit": 0}})
+        await step.map("items", item, [1, 2])
+        for name, body, on in (
+            ("late", late, None),
+            ("fails", fails_with_secret, None),
+            ("fails there", fails_with_secret, "processes"),
+        ):
+            try:
+                await step.do(name, body, sensitive="output", timeout=0.05 if name == "late" else 60, retries=0, on=on)
+            except Exception as error:
+                failed = error
+        raise RuntimeError("the end") from failed
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_nothing_that_is_shown_holds_the_value_whatever_bodies_and_handlers_do(tmp_path, monkeypatch, caplog, capsys, sealed):
+    if sealed:
+        monkeypatch.setenv("NBFLOW_KEY", KEY)
+    caplog.set_level("DEBUG", logger="nbflow")
+    with Engine(tmp_path / "h.duckdb") as engine:
+        instance = engine.register(Leaky).create(id="one")
+        assert instance.wait(60, "finished").status == "errored"
+        assert instance.status().rollback[0] == "failed"
+        assert instance.step("undone").status == "finished"
+        told = [shown(engine, instance), repr(instance.steps), repr(instance.history()), caplog.text, *capsys.readouterr()]
+        told += [json.dumps(details.detail_json(0, one)) + repr(one.log) + one.logs for one in instance.steps]
+        told += [json.dumps(details.entry_json(entry, 1)) for entry in instance.history()]
+        told += [str(engine.sql(f"from {name}").fetchall()) for name in ("logs", "events", "history", "log_chunks", "sources")]
+        page = reading.lines(instance, snapshot.last_lines)
+        told.append(json.dumps(snapshot.state_json(instance.view(), page, engine="e", seq=1, now=engine.clock.now())))
+        told += [fallback.text(instance.view()), fallback.html(instance.view(), instance.steps, stable=False)]
+        with pytest.raises(InstanceFailedError) as failure:
+            instance.output  # noqa: B018
+        told.append("".join(traceback.format_exception(failure.value)))
+        on_disk = [path.name for path in tmp_path.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
+    for words in (
+        ["show", "one"],
+        ["--json", "show", "one"],
+        ["history", "one"],
+        ["--json", "history", "one"],
+        ["--json", "list"],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "nbflow", "--store", str(tmp_path / "h.duckdb"), *words],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        told.append(done.stdout + done.stderr)
+        assert "one" in done.stdout
+    assert not [text[max(0, text.index(SECRET) - 100) :][:200] for text in told if SECRET in text]
+    if sealed:
+        assert on_disk == []
+        assert SECRET.encode() not in bytes_of(tmp_path)
