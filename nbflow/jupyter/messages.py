@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice
 from typing import Any, TypeVar
 
 from nbflow.core.model import StepKey, StepState, StepType
@@ -190,8 +191,8 @@ def parse(raw: object) -> Message:
         msg = f"message has the unknown type {_short(kind)}; known are {listed(sorted(_KINDS))}"
         raise UsageError(msg)
     build, fields = _KINDS[kind]
-    if unknown := sorted(_short(name) for name in raw.keys() - fields - {"type"}):
-        msg = f"message '{kind}' has unknown fields: {', '.join(unknown[:5])}"
+    if unknown := list(islice((_short(name) for name in raw if name not in fields and name != "type"), 5)):
+        msg = f"message '{kind}' has unknown fields: {', '.join(unknown)}"
         raise UsageError(msg)
     if missing := sorted(fields - raw.keys()):
         msg = f"message '{kind}' lacks {listed(missing)}"
@@ -300,10 +301,6 @@ def _decide(raw: Fields) -> Decide:
     return Decide(_id(raw), _text(raw, "engine", _TEXT_CHARACTERS), name, count, raw["payload"])
 
 
-def _close_output(raw: Fields) -> CloseOutput:
-    return CloseOutput(_id(raw))
-
-
 _KINDS: dict[str, tuple[Callable[[Fields], Message], frozenset[str]]] = {
     "hello": (_hello, frozenset({"id"})),
     "heard": (_heard, frozenset({"seq"})),
@@ -318,7 +315,7 @@ _KINDS: dict[str, tuple[Callable[[Fields], Message], frozenset[str]]] = {
     "retry": (_retry, frozenset({"id", "engine", "key"})),
     "command": (_command, frozenset({"id", "engine", "control"})),
     "decide": (_decide, frozenset({"id", "engine", "name", "count", "payload"})),
-    "close": (_close_output, frozenset({"id"})),
+    "close": (lambda raw: CloseOutput(_id(raw)), frozenset({"id"})),
 }
 
 
@@ -371,6 +368,9 @@ def _check_payload(payload: object) -> None:
     level = [payload]
     for _ in range(_DEPTH):
         level = [child for value in level for child in _children(value)]
+        if len(level) > PAYLOAD_BYTES:
+            msg = f"'payload' has more than {PAYLOAD_BYTES:,} parts"
+            raise UsageError(msg)
         if not level:
             break
     else:
@@ -393,5 +393,7 @@ def _children(value: object) -> list[object]:
 
 
 def _short(value: object) -> str:
+    if isinstance(value, int) and abs(value) > _INTEGER:
+        return "a very large number"  # Python refuses to write very long ones
     text = repr(value) if isinstance(value, str | int | float | bool | None) else type(value).__name__
     return text if len(text) <= 40 else f"{text[:37]}…"

@@ -46,6 +46,7 @@ _STATIC = pathlib.Path(__file__).parent / "static"
 _NAMESPACE = uuid.UUID("0f3e7a52-7d0b-5c3e-9a54-6e62666c6f77")
 _DISPLAYS = 20
 _FAREWELL = 1.0
+_CLICKS = 1_000
 
 # By model id. Two widgets with one model id silently kill the first one's views, so there is never a second.
 _panels: dict[str, "Panel"] = {}
@@ -111,6 +112,7 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
         self._trouble = ""
         self._displays: deque[Display] = deque(maxlen=_DISPLAYS)
         self._commands, self._questions = Lane("nbflow-panel-commands"), Lane("nbflow-panel-questions")
+        self._clicks: dict[str, None] = {}  # ids of the last ones, the oldest first
         self._pace = Pace(sent_any=self._clock.monotonic())
         self.hello_seen = threading.Event()
         self._unsubscribe = inst.engine.feed.subscribe(self._changed)
@@ -273,7 +275,12 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
                 self._wake.set()
             case Heard():
                 pass
+            case Command() | Decide() | Restart() | Retry() if message.id in self._clicks:
+                self._answer(message.id, error="this click came already; it was not done a second time")
             case Command() | Decide() | Restart() | Retry():
+                self._clicks[message.id] = None
+                if len(self._clicks) > _CLICKS:
+                    self._clicks.pop(next(iter(self._clicks)))
                 self._hand_over(self._commands, message)
             case _:
                 self._hand_over(self._questions, message)

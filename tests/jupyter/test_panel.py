@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from datetime import timedelta
 
 import comm
@@ -416,6 +417,63 @@ def test_a_page_cannot_set_the_state(page) -> None:
     page.panel._handle_msg({"content": {"data": update}, "buffers": []})
     assert page.panel.state is before
     assert "alert(1)" not in page.panel._esm
+
+
+def test_a_click_that_is_replayed_is_done_once_and_says_so(page) -> None:
+    assert page.ask(**command(control="pause"))["ok"]
+    again = page.ask(**command(control="pause"))
+    assert not again["ok"]
+    assert "came already" in again["error"]
+    restart = {"type": "restart", "id": "r1", "engine": "engine-1", "since": "start", "key": None}
+    for _ in range(50):
+        page.say(**restart)
+    page.finish(page.panel._commands)
+    assert page.inst.calls == ["pause", "restart"]
+    for number in range(2_000):
+        page.say(**command(id=f"x{number}", control="resume"))
+        page.finish(page.panel._commands)
+    assert len(page.panel._clicks) <= 1_000
+
+
+RAW = [
+    {}, {"content": {}}, {"content": {"data": None}}, {"content": {"data": []}}, {"content": {"data": {"method": 5}}},
+    {"content": {"data": {"method": "custom"}}}, {"content": {"data": {"method": "update"}}},
+    {"content": {"data": {"method": "update", "state": {"a": 1}, "buffer_paths": [["a", "b"]]}}, "buffers": [b"x"]},
+    {"content": {"data": {"method": "update", "state": {"_esm": "x", "state": {}}, "buffer_paths": []}}},
+]  # fmt: skip
+
+
+def test_no_message_however_large_deep_or_foreign_does_anything_or_takes_long(page) -> None:
+    deep: list = []
+    for _ in range(100_000):
+        deep = [deep]
+    huge = "x" * 50_000_000
+    contents = [
+        deep,
+        huge,
+        None,
+        5,
+        {"type": huge, "id": "a"},
+        {"type": "hello", "id": "a", huge: 1},
+        {"type": "hello", "id": huge},
+    ]
+    contents += [{"type": "heard", "seq": 10**5_000}, {"type": "hello", "id": "a", **{str(n): n for n in range(300_000)}}]
+    contents += [{**command(id="p", control="pause"), "engine": "another-engine"}]
+    for payload in (deep, huge, [0] * 2_000_000, 10**10_000, {"a": {"b": [deep]}}):
+        contents.append({"type": "decide", "id": "d", "engine": "engine-1", "name": "ask", "count": 1, "payload": payload})
+    raw = [*RAW, *({"content": {"data": {"method": "custom", "content": content}}} for content in contents)]
+    began, esm, state = time.process_time(), page.panel._esm, page.panel.state
+    for message in raw:
+        page.panel._handle_msg({"buffers": [], **message})
+    page.finish(page.panel._commands)
+    answers = [news for news in page.news() if news["type"] == "answer"]
+    assert time.process_time() - began < 20
+    assert len(answers) == len(contents)
+    assert not any(answer["ok"] for answer in answers)
+    assert max(len(answer["error"]) for answer in answers) < 500
+    assert (page.inst.calls, page.inst.answered) == ([], {})
+    assert (page.panel._esm, page.panel.state) == (esm, state)
+    assert page.ask(**command(id="good", control="pause"))["ok"]
 
 
 def test_an_error_inside_a_control_reaches_the_page(page) -> None:
