@@ -65,7 +65,10 @@ class Shell:
         if self.as_json:
             steps = [dict(zip(columns, map(_plain, row))) for row in rows]
             told = {"workflow": view.workflow, "id": view.instance_id, "status": view.status.value, "steps": steps}
-            click.echo(json.dumps({**told, "error": None if view.error is None else str(view.error)}))
+            waits = [{"name": wait.name, "event_type": wait.event_type, "until": _plain(wait.due_at)} for wait in view.waits]
+            output = _as_json(instance.output) if view.status is Status.COMPLETE else None
+            error = None if view.error is None else str(view.error)
+            click.echo(json.dumps({**told, "waits": waits, "output": output, "error": error}))
             return
         click.echo(f"{view.workflow} {view.instance_id}: {view.status.value}, {view.done} of {view.total} steps")
         if view.error is not None:
@@ -76,9 +79,16 @@ class Shell:
             click.echo(_table(columns, rows))
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--store", metavar="PATH", envvar="NBFLOW_STORE", help="The .duckdb file; .nbflow/history.duckdb by default.")
-@click.option("--json", "as_json", is_flag=True, help="Answer in JSON.")
+def _store_option(*, hidden: bool = False) -> click.Option:
+    told = "The .duckdb file; .nbflow/history.duckdb by default."
+    return click.Option(["--store"], metavar="PATH", envvar=None if hidden else "NBFLOW_STORE", help=told, hidden=hidden)
+
+
+def _json_option(*, hidden: bool = False) -> click.Option:
+    return click.Option(["--json", "as_json"], is_flag=True, help="Answer in JSON.", hidden=hidden)
+
+
+@click.group(params=[_store_option(), _json_option()], context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="nbflow-workflows", prog_name="nbflow")
 @click.pass_context
 def main(context: click.Context, store: str | None, as_json: bool) -> None:
@@ -100,9 +110,12 @@ def _click_command(command: Command) -> click.Command:
         for option in command.options
     ]
 
+    params += [_store_option(hidden=True), _json_option(hidden=True)]  # they may stand behind the command too
+
     @click.pass_obj
     def act(shell: Shell, /, **given: Any) -> None:
-        sys.exit(_guarded(lambda: _run(shell, command, given)))
+        store, as_json = given.pop("store") or shell.store, given.pop("as_json") or shell.as_json
+        sys.exit(_guarded(lambda: _run(Shell(store, as_json), command, given)))
 
     return click.Command(command.name, params=params, callback=act, help=command.help[:1].upper() + command.help[1:] + ".")
 
@@ -235,6 +248,14 @@ def _from_json(text: str, what: str) -> Any:
     except ValueError as error:
         message = f"{what} {quoted(text)} is no JSON: {error}; text needs quotes of its own: '\"yes\"'"
         raise UsageError(message) from None
+
+
+def _as_json(value: object) -> object:
+    """The value where JSON has it, else its text, cut."""
+    try:
+        return json.loads(json.dumps(value))
+    except (TypeError, ValueError):
+        return repr(value)[:1000]
 
 
 def _plain(value: object) -> object:

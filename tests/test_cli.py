@@ -78,7 +78,8 @@ def test_the_exit_code_says_how_it_ended(shell):
 
 
 def test_an_event_from_the_shell_is_taken_by_the_next_run(shell):
-    shell("run", "flows.py:Asks", "a1", code=3)
+    told = json.loads(shell("--json", "run", "flows.py:Asks", "a1", code=3))
+    assert [(wait["name"], wait["event_type"]) for wait in told["waits"]] == [("ask", "approval")]
     assert "sent 'approval'" in shell("send-event", "a1", "approval", '{"ok": true}')
     shell("run", "flows.py:Asks", "a1")
     assert json.loads(shell("--json", "show", "a1"))["status"] == "complete"
@@ -90,6 +91,9 @@ def test_answers_come_as_json(shell):
     assert [(one["workflow"], one["id"], one["status"]) for one in listed] == [("Adds", "r1", "complete")]
     assert [step["step"] for step in json.loads(shell("--json", "show", "r1"))["steps"]] == ["note"]
     assert json.loads(shell("--json", "history", "r1"))[0]["what"] == "created"
+    assert json.loads(shell("show", "r1", "--json"))["output"] == 3
+    assert json.loads(shell("list", "--json", "--store", ".nbflow/history.duckdb")) == listed
+    assert "no history at" in shell("list", "--store", "nowhere.duckdb", code=2)
 
 
 def test_a_payload_that_is_no_json_is_refused_with_what_to_write(shell):

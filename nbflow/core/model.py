@@ -12,7 +12,8 @@ before the dot. What each kind carries in `body` (JSON) and `value` (an encoded 
     activated      code_hash, reach: of the class with all that it reaches, number: `run` is about to be called
     pausing        by: pause asked for, bodies in flight go on (S40)
     paused         nothing of it runs any more
-    resumed        by, shift_s: seconds that deadlines move by (S41)
+    resumed        by, [shift_s]: seconds that deadlines move by (S41); [retry_now]: it was not paused, retry delays end, all or
+                   that of the step whose type, name, count and key it gives
     retried        by, [keep_below], [maps]: failed steps are dropped, the rest goes on (`retry_failed`); of the maps named
                    ("2 embed" is the second call of "embed") the failed items and the end
     restarted      by, keep_below: steps with a lower order are kept (S44), [item]: map, count and key of one item that is

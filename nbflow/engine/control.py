@@ -131,10 +131,20 @@ def retry_failed(engine: "Engine", instance: "WorkflowInstance", by: str | None)
 def retry_now(engine: "Engine", instance: "WorkflowInstance", step: StepKey | None = None) -> None:
     """See `WorkflowInstance.retry_now`."""
     live = _owned(engine, instance)
-    if live is None:
-        msg = f"instance {instance.id!r} does not run in this kernel; retry_now works where it runs"
-        raise InvalidStatusError(msg)
-    engine.on_loop(lambda: live.retry_now(step))
+    if live is not None:
+        engine.on_loop(lambda: live.retry_now(step))
+        return
+    wanted = True if step is None else [step.type.value, step.name, step.count, step.key]
+
+    def decide(head: Head, _read: Callable[[], History]) -> Sequence[Decision]:
+        if head.status not in (Status.RUNNING, Status.ROLLING_BACK):
+            return []
+        if head.owner is None or engine.store.alive(head.owner) is False:
+            msg = f"instance {instance.id!r} has no kernel that could try again now: its kernel is gone; resume it first"
+            raise InvalidStatusError(msg)
+        return [(Kind.RESUMED, {"by": who(None), "retry_now": wanted}, None)]
+
+    _command(engine, instance, decide)
 
 
 def terminate(engine: "Engine", instance: "WorkflowInstance", *, rollback: bool, by: str | None) -> None:

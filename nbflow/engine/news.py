@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from nbflow.core.model import FENCES, Entry, Kind
+from nbflow.core.model import FENCES, Entry, Kind, StepKey, StepType
 from nbflow.engine.live import LiveInstance
 
 if TYPE_CHECKING:
@@ -56,6 +56,8 @@ class News:
             live.events_changed()
         elif entry.kind is Kind.PAUSING:
             live.begin_pause()
+        elif (step := entry.body.get("retry_now")) is not None:
+            live.retry_now(None if step is True else StepKey(StepType(step[0]), *step[1:]))
         elif entry.kind in (Kind.RESUMED, Kind.RETRIED):
             live.go_on()
 
