@@ -87,10 +87,13 @@ def claim(
 ) -> "dict[int, Claimed]":
     """Write claims on those of the instances that nobody runs, or only engines that are *gone_for_good*."""
     gone: set[str] = set()
+    heads: dict[int, Head] = {}
 
     def load(session: Session) -> bool:
         gone.clear()
-        owners = {head.owner.engine: head.owner for head in session.heads(created_seqs).values() if head.owner is not None}
+        heads.clear()
+        found = session.heads(created_seqs)
+        owners = {head.owner.engine: head.owner for head in found.values() if head.owner is not None}
         complete = True
         for engine, former in owners.items():
             if engine == owner.engine or not gone_for_good(former):
@@ -99,12 +102,13 @@ def claim(
             if buried is not None:
                 gone.add(engine)
             complete &= buried is not False
+        heads.update(session.heads(created_seqs) if gone else found)
         return complete
 
     def work(session: Session) -> dict[int, Claimed]:
         now = clock.now()
         claims = []
-        for seq, head in session.heads(created_seqs).items():
+        for seq, head in heads.items():
             if head.deleted or (head.owner is not None and head.owner.engine not in gone):
                 continue
             body = claim_body(owner, by)

@@ -54,7 +54,7 @@ class Loader:
         self._looks: list[Callable[[], None]] = []
         self._looking = threading.Lock()
         self._time = SystemClock()
-        self._next_load = 0.0
+        self._next_load = self._time.monotonic() + LOAD_EVERY  # what an engine begins with is not in the way of its first jobs
         self.closing = self._stopping = False
         self._running: duckdb.DuckDBPyConnection | None = None
         self.thread = threading.Thread(target=self._run, name="nbflow-loader", daemon=True)

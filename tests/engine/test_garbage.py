@@ -87,7 +87,10 @@ def test_what_a_body_was_given_goes_when_run_lets_go_of_it(lab, ways):
             await ways(step, args)
             await asyncio.sleep(0)
             del args
-            await asyncio.sleep(0)
+            for _ in range(500):  # a thread that drew items lets go of them when it has heard that the map is over
+                if not alive:
+                    break
+                await asyncio.sleep(0.01)
             left.append(len(alive))
         finally:
             gc.enable()
