@@ -14,7 +14,7 @@ import click
 
 from nbflow.core import durations
 from nbflow.core.model import Status
-from nbflow.core.names import quoted
+from nbflow.core.names import UNSAFE_IN_LINES, quoted
 from nbflow.engine.commands import Answer, Call, Command, Front, commands
 from nbflow.errors import NbflowError, StoreError, UsageError, WaitTimeoutError
 
@@ -51,9 +51,9 @@ class Shell:
             click.echo(json.dumps(rows if answer.columns else {"line": answer.line}))
         else:
             if answer.line:
-                click.echo(answer.line)
+                _say(answer.line)
             if answer.rows:
-                click.echo(_table(answer.columns, answer.rows))
+                _say(_table(answer.columns, answer.rows))
 
     def _show(self, instance: "WorkflowInstance") -> None:
         view = instance.view()
@@ -70,13 +70,13 @@ class Shell:
             error = None if view.error is None else str(view.error)
             click.echo(json.dumps({**told, "waits": waits, "output": output, "error": error}))
             return
-        click.echo(f"{view.workflow} {view.instance_id}: {view.status.value}, {view.done} of {view.total} steps")
+        _say(f"{view.workflow} {view.instance_id}: {view.status.value}, {view.done} of {view.total} steps")
         if view.error is not None:
-            click.echo(f"  {view.error}")
+            _say(f"  {view.error}")
         for wait in view.waits:
-            click.echo(f"  waits for {wait.event_type!r}: nbflow send-event {view.instance_id} {wait.event_type} JSON")
+            _say(f"  waits for {wait.event_type!r}: nbflow send-event {view.instance_id} {wait.event_type} JSON")
         if rows:
-            click.echo(_table(columns, rows))
+            _say(_table(columns, rows))
 
 
 def _store_option(*, hidden: bool = False) -> click.Option:
@@ -128,10 +128,10 @@ def _guarded(act: Callable[[], int]) -> int:
     try:
         return act()
     except NbflowError as error:
-        click.echo(f"nbflow: {error}", err=True)
+        _say(f"nbflow: {error}", err=True)
         return ERRORED if isinstance(error, StoreError) else USAGE
     except KeyboardInterrupt:
-        click.echo("nbflow: stopped; what runs elsewhere keeps running", err=True)
+        _say("nbflow: stopped; what runs elsewhere keeps running", err=True)
         return 130
 
 
@@ -144,7 +144,7 @@ def _run(shell: Shell, command: Command, given: Mapping[str, Any]) -> int:
         case "demo":
             from nbflow.demo import show
 
-            return show(click.echo)
+            return show(_say)
     words = {word.name: given[_parameter(word.name)] for word in command.words if given[_parameter(word.name)] is not None}
     options = {option.name: value for option in command.options if (value := given[_parameter(option.name)])}
     if "PAYLOAD" in words:
@@ -169,7 +169,7 @@ def _wait(shell: Shell, call: Call) -> int:
     try:
         instance.wait(seconds)
     except WaitTimeoutError as error:
-        click.echo(f"nbflow: {error}", err=True)
+        _say(f"nbflow: {error}", err=True)
     return _outcome(shell, instance)
 
 
@@ -195,7 +195,7 @@ def _doctor(shell: Shell) -> int:
         shell.say(Answer("", ("severity", "what", "advice"), rows))
     else:
         for severity, what, advice in rows:
-            click.echo(f"{severity:5}  {what}" + (f"\n       → {advice}" if advice else ""))
+            _say(f"{severity:5}  {what}" + (f"\n       → {advice}" if advice else ""))
     return int(any(finding.severity is Severity.WRONG for finding in found))
 
 
@@ -211,14 +211,14 @@ def _run_file(shell: Shell, given: Mapping[str, Any]) -> int:
         workflow = engine.register(cls, resume=False)
         opened = engine.open(workflow, given["id"], params, again=given["again"])
         if not shell.as_json:
-            click.echo(opened.line)
+            _say(opened.line)
         opened.start()
         if (told := opened.told()) != opened.line and not shell.as_json:
-            click.echo(told)
+            _say(told)
         try:
             opened.instance.wait()
         except KeyboardInterrupt:
-            click.echo(f"nbflow: stopped; run it again to go on with {opened.instance.id!r}", err=True)
+            _say(f"nbflow: stopped; run it again to go on with {opened.instance.id!r}", err=True)
             return SETTLED
         return _outcome(shell, opened.instance)
 
@@ -268,6 +268,11 @@ def _text(value: object) -> str:
     if isinstance(value, datetime):
         return value.astimezone().strftime("%Y-%m-%d %H:%M:%S")
     return str(value).partition("\n")[0]
+
+
+def _say(text: str, *, err: bool = False) -> None:
+    """Write text, which the history may have from a stranger, so that a terminal does not act on it."""
+    click.echo(UNSAFE_IN_LINES.sub("�", text), err=err)
 
 
 def _table(columns: tuple[str, ...], rows: Any) -> str:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 
+import duckdb
 import pytest
 
 from tests.jupyter.kernels import ROOT, kernel_in
@@ -126,3 +127,23 @@ def test_doctor_answers_with_an_exit_code_and_demo_keeps_its_promise(shell, tmp_
     assert "whole" in shell("doctor")
     assert {row["severity"] for row in json.loads(shell("--json", "doctor"))} == {"fine"}
     assert "Steps 1 to 4 came from the history" in shell("demo")
+
+
+def test_a_terminal_does_not_act_on_what_a_history_says(shell, tmp_path):
+    told = "\x1b]0;owned\x07\x1b[2J\u202e\r"
+    (tmp_path / "flows.py").write_text(
+        "from nbflow import WorkflowEntrypoint\n"
+        "class Says(WorkflowEntrypoint):\n"
+        "    async def run(self, event, step):\n"
+        "        await step.do('a', lambda: event.payload)\n"
+        "        raise ValueError(event.payload)\n"
+    )
+    shell("run", "flows.py:Says", "s1", "--params", json.dumps(told), code=1)
+    with duckdb.connect(str(tmp_path / ".nbflow" / "history.duckdb")) as connection:
+        connection.execute("update entries set step = $1 where step = 'a'", [told])
+        connection.execute(
+            "update entries set body = json_merge_patch(body, $1) where kind = 'claimed'", [json.dumps({"by": told})]
+        )
+    said = shell("show", "s1") + shell("history", "s1") + shell("list") + shell("doctor") + shell("wait", "s1", code=1)
+    assert "�" in said
+    assert not {"\x1b", "\x07", "\u202e", "\r"} & set(said)

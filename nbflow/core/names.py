@@ -19,6 +19,11 @@ _EVENT_TYPE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_\-]{0,99}")
 # Control characters garble panels and terminals; lone surrogates cannot be written as UTF-8.
 _STEP_NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,256}")
 
+# Control characters, lone surrogates and what turns the direction of text: a terminal or a page must not act on them.
+_TURNING = "\\u061c\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069\\ud800-\\udfff"
+UNSAFE = re.compile(f"[\\x00-\\x1f\\x7f-\\x9f{_TURNING}]")
+UNSAFE_IN_LINES = re.compile(f"[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f{_TURNING}]")
+
 
 def quoted(value: object) -> str:
     """Show a value of the user in a message: its repr, shortened, whatever its repr does."""

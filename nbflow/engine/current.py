@@ -71,7 +71,8 @@ def cursor() -> Any:
     """Give a DuckDB connection with a copy of the views as they are now, for tools that want one, such as `%sql` of jupysql."""
     from nbflow.store import queries
 
-    return queries.snapshot(current_engine().sql)
+    engine = current_engine()
+    return queries.snapshot(engine.sql, files=engine.sql_files)
 
 
 def open_engine() -> "Engine | None":

@@ -13,6 +13,7 @@ from typing import Any
 
 from nbflow.core.log import Progress
 from nbflow.core.model import Status, StepKey, StepState
+from nbflow.core.names import UNSAFE_IN_LINES
 from nbflow.jupyter import words
 from nbflow.store.counts import ItemCounts
 from nbflow.store.outline import GroupView, Name, Page
@@ -127,7 +128,7 @@ def state_json(view: InstanceView, page: Page, *, engine: str, seq: int, now: da
 
 def wait_json(step: StepView) -> dict[str, Any]:
     """An open wait: what the banner asks."""
-    prompt = words.UNSAFE_IN_LINES.sub("�", step.prompt or "")
+    prompt = UNSAFE_IN_LINES.sub("�", step.prompt or "")
     schema = plain(step.schema)
     return {
         "name": plain(step.name),

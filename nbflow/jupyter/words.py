@@ -1,11 +1,11 @@
 """How states, durations and previews are said in text: the one vocabulary of twin, table and panel."""
 
-import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
 from nbflow.core.model import Status, StepState
+from nbflow.core.names import UNSAFE
 from nbflow.store.counts import ItemCounts
 from nbflow.store.views import InstanceView, StepView, stale_text, unreached_text
 
@@ -32,11 +32,6 @@ STEP = {
     StepState.CANCELLED: ("■", "cancelled"),
     StepState.INTERRUPTED: ("⚡", "interrupted"),
 }
-
-# Control characters, lone surrogates and what turns the direction of text: a terminal or a page must not act on them.
-_TURNING = "\\u061c\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069\\ud800-\\udfff"
-UNSAFE = re.compile(f"[\\x00-\\x1f\\x7f-\\x9f{_TURNING}]")
-UNSAFE_IN_LINES = re.compile(f"[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f{_TURNING}]")
 
 
 def status_text(view: InstanceView) -> str:

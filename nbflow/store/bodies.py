@@ -99,8 +99,8 @@ class _Body(msgspec.Struct):
 
 
 class _Created(_Body, kw_only=True):
-    workflow: Annotated[str, msgspec.Meta(min_length=1, max_length=_NAME)]
-    id: Annotated[str, msgspec.Meta(min_length=1, max_length=_NAME)]
+    workflow: Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_][A-Za-z0-9_\-]{0,255}\Z")]
+    id: Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_][A-Za-z0-9_.\-]{0,255}\Z")]
 
 
 class _Claimed(_Body, kw_only=True):

@@ -191,7 +191,7 @@ def _first(error: duckdb.Error) -> str:
 VIEWS = ("instances", "steps", "attempts", "events", "logs", "history")
 
 
-def snapshot(ask: Callable[[str], Any]) -> duckdb.DuckDBPyConnection:
+def snapshot(ask: Callable[[str], Any], *, files: bool = True) -> duckdb.DuckDBPyConnection:
     """A connection of the user's own, with the views as tables, as they are now; the history's file is free again."""
     connection = connect(threads=None, memory=None)
     for view in VIEWS:
@@ -203,4 +203,7 @@ def snapshot(ask: Callable[[str], Any]) -> duckdb.DuckDBPyConnection:
         connection.register("told", table)
         connection.execute(f"create table {view} as from told")
         connection.unregister("told")
+    if not files:
+        connection.execute("set enable_external_access = false")
+        connection.execute("set lock_configuration = true")
     return connection

@@ -217,6 +217,12 @@ test("two levels of nesting, unknown kinds and broken references fall back to a 
   assert.doesNotThrow(() => panel.formOf(self));
 });
 
+test("a pattern that may take for ever is left to the kernel", () => {
+  const of = (pattern) => panel.formOf({ type: "object", properties: { x: { type: "string", pattern } } }).fields[0].pattern;
+  assert.equal(of("^[a-z]+-[0-9]{4}$"), "^[a-z]+-[0-9]{4}$");
+  for (const pattern of ["^(a+)+$", "(a|a)*b", "(.)\\1", "x".repeat(300), 5, null]) assert.equal(of(pattern), undefined);
+});
+
 test("what stands in a field becomes the payload's value or says what is wrong with it", () => {
   const read = (kind, raw, more = {}) => {
     const found = panel.readField({ kind, path: ["x"], label: "", hint: "", required: true, unset: "", value: undefined, ...more }, raw);

@@ -11,7 +11,7 @@ import pytest
 from nbflow import WorkflowEntrypoint
 from nbflow.engine.engine import Engine
 from nbflow.errors import StoreCorruptError, StoreError, UsageError
-from nbflow.store import shape
+from nbflow.store import queries, shape
 from nbflow.store.database import Database, connect, make_schema
 from nbflow.store.doctor import Severity, examine
 
@@ -344,3 +344,16 @@ def test_with_sql_files_stored_results_join_the_history_and_nothing_else_changes
         for query in CHANGES[1:]:
             with pytest.raises((UsageError, StoreError)):
                 engine.sql(query.format(victim=victim, folder=victim.parent, store=store))
+
+
+def test_a_cursor_keeps_to_what_sql_may_see(store, victim):
+    for files in (False, True):
+        with Engine(store, sql_files=files) as engine:
+            connection = queries.snapshot(engine.sql, files=engine.sql_files)
+            assert connection.execute("select count(*) from steps").fetchall() == [(2,)]
+            if files:
+                assert connection.execute(f"select content from read_text('{victim}')").fetchall() == [(VICTIM,)]
+                continue
+            for query in (f"from read_text('{victim}')", "set enable_external_access = true", f"attach '{victim}.x' as x"):
+                with pytest.raises(duckdb.Error):
+                    connection.execute(query)

@@ -506,6 +506,14 @@ function fieldOf(schema, root, path, required, given) {
 }
 
 /**
+ * A pattern that a field may check while somebody types: one that may take for ever is left to the kernel.
+ * @param {unknown} pattern
+ */
+function tame(pattern) {
+  return typeof pattern === "string" && pattern.length <= 200 && !/\)[*+?{]|\\[1-9]/.test(pattern) ? pattern : undefined;
+}
+
+/**
  * What kind of question a schema is.
  * @param {any} part
  * @param {any} root
@@ -533,7 +541,7 @@ function kindOf(part, root, path, value) {
       if (kind) return { kind };
       const lines = typeof value === "string" && value.includes("\n");
       const long = lines || part.maxLength > LONG_TEXT || /^(textarea|multi-?line|markdown)$/.test(part.format ?? "");
-      return { kind: long ? "long" : "text", length: part.maxLength, pattern: typeof part.pattern === "string" ? part.pattern : undefined };
+      return { kind: long ? "long" : "text", length: part.maxLength, pattern: tame(part.pattern) };
     }
     case "array": {
       const item = opened(part.items ?? {}, root);
