@@ -66,7 +66,7 @@ def _values(whole: str, number: str = "row_number() over (order by ord)") -> str
 select
   $2 + {number}, recorded_at, created_seq, token, kind, step, count, key,
   {order}, {attempt}, {started_at}, {whole}, {", ".join(rest)},
-  body, coalesce(encode(value), from_base64(value64))
+  body, coalesce(encode(value), from_base64(value64)), null
 from rows as r
 """  # noqa: S608 - no text of a user is in it
 

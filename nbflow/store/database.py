@@ -16,7 +16,7 @@ import duckdb
 from nbflow.core.log import LAST, LogChunk
 from nbflow.core.model import Entry, Kind, StepKey
 from nbflow.errors import StoreCorruptError, StoreError, StoreVersionError
-from nbflow.store import appending, bodies, lines
+from nbflow.store import appending, bodies, known, lines
 from nbflow.store.files import make_own
 from nbflow.store.layout import Layout, sync_folder, unwritable
 from nbflow.store.lease import process_name
@@ -68,8 +68,8 @@ def identifier(name: str) -> str:
 
 
 def schema() -> str:
-    """The text that makes a store: schema.sql, own.sql, logs.sql and views.sql."""
-    return "\n".join((entries_schema(), _text("own.sql"), log_schema(), view_schema()))
+    """The text that makes a store: schema.sql, own.sql, logs.sql, known.sql and views.sql."""
+    return "\n".join((entries_schema(), _text("own.sql"), log_schema(), known_schema(), view_schema()))
 
 
 def entries_schema() -> str:
@@ -80,6 +80,11 @@ def entries_schema() -> str:
 def log_schema() -> str:
     """The text of logs.sql."""
     return _text("logs.sql")
+
+
+def known_schema() -> str:
+    """The text of known.sql."""
+    return _text("known.sql")
 
 
 def view_schema() -> str:
@@ -266,12 +271,16 @@ class Database:
             self.rows(appending.SOURCES, [text])
         if lines.holds_logs(data):
             self.rows(appending.LOGS, [text])
+        if count:
+            known.keep_up(self.rows, base)
         return count
 
     def write(self, entries: Iterable[Entry], base: int) -> None:
         """Append entries as they are, seqs from *base* + 1 on."""
-        text = b"\n".join(lines.of_entry(entry) for entry in entries).decode()
+        written = list(entries)
+        text = b"\n".join(lines.of_entry(entry) for entry in written).decode()
         self.rows(appending.WRITE, [text, base])
+        known.of_written(self.rows, base, written)
 
     def translated(self, error: duckdb.Error) -> Exception:
         """Say what a DuckDB error means for the store."""

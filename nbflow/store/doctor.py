@@ -14,7 +14,7 @@ from nbflow.clock import SystemClock
 from nbflow.core.head import fold_head
 from nbflow.core.model import Entry
 from nbflow.errors import NbflowError
-from nbflow.store import contents, lease, migrate, segments, shape
+from nbflow.store import contents, known, lease, migrate, segments, shape
 from nbflow.store.database import NAME, Database, HeldError
 from nbflow.store.layout import Layout
 from nbflow.store.wholeness import all_blocks, wholeness
@@ -160,11 +160,22 @@ def _inside(layout: Layout, database: Database) -> Iterator[Finding]:
     wholeness(layout, rows)
     [(entries, instances)] = rows("select count(*), count(*) filter (kind = 'created') from nb.entries")
     yield _fine(f"{layout.file}: {entries:,} entries of {instances:,} instances, whole")
+    if version == migrate.SCHEMA:
+        yield from _known(layout, rows)
     positions = {name: (position, closed) for name, position, closed in rows("select * from nb.loaded")}
     stored = contents.stored_files(rows)
     yield from _journals(layout, positions, stored)
     yield from _artifacts(layout, stored)
     yield from _interrupted(layout, database)
+
+
+def _known(layout: Layout, rows: known.Asked) -> Iterator[Finding]:
+    """The tables that views read say what the entries say."""
+    for table, count in known.differences(rows).items():
+        yield _wrong(
+            f"{count:,} row(s) of {table} in {layout.file} are not what the entries say",
+            "open the store with `nbflow compact`: it makes them again; nothing recorded is lost",
+        )
 
 
 def _journals(layout: Layout, positions: dict[str, tuple[int, bool]], stored: dict[str, tuple[str, str]]) -> Iterator[Finding]:

@@ -1,13 +1,24 @@
 """Versions of the schema: what is refused, what is brought up to date, and how."""
 
+import re
 from pathlib import Path
 
 from nbflow.errors import StoreCorruptError, StoreVersionError
-from nbflow.store import appending
-from nbflow.store.database import NEW, Database, entries_schema, identifier, keep_private, log_schema, quoted, view_schema
+from nbflow.store import appending, known
+from nbflow.store.database import (
+    NEW,
+    Database,
+    entries_schema,
+    identifier,
+    keep_private,
+    known_schema,
+    log_schema,
+    quoted,
+    view_schema,
+)
 from nbflow.store.desk import free_name, put
 
-SCHEMA = 4
+SCHEMA = 5
 
 
 def _columns_from_bodies() -> str:
@@ -23,7 +34,7 @@ select
   seq, recorded_at, created_seq, token, kind, step, count, key,
   case when step is not null then coalesce({order}, 0) end, {attempt}, {started_at},
   kind in ('do.finished', 'map.finished') and {attempt} = 1 and {started_at} is not null and a.seq is not null,
-  {", ".join(rest)}, body, value
+  {", ".join(rest)}, body, value, null
 from (select *, case when json_valid(body) then json_extract_string(body, [{paths}]) end as said from former)
 left join (
   select max(seq) as seq
@@ -36,8 +47,17 @@ drop table former;
 """  # noqa: S608 - no text of a user is in it
 
 
-STEPS: dict[int, str] = {1: log_schema(), 2: "", 3: _columns_from_bodies()}
-"""SQL that leads the tables from a version to the next; the file is attached as `nb` and in use. Views are made anew."""
+def _began_at() -> str:
+    """The column and what explains it, where a step before this one has not made it."""
+    comments = [line for line in entries_schema().splitlines() if re.match("comment on column entries.(whole|began_at) ", line)]
+    return "\n".join(("alter table entries add column if not exists began_at timestamptz;", *comments, ""))
+
+
+STEPS: dict[int, str] = {1: log_schema(), 2: "", 3: _columns_from_bodies(), 4: _began_at() + known_schema()}
+"""SQL that leads the tables from a version to the next; the file is attached as `nb` and in use.
+
+Views are made anew, and so is what is known of instances and steps.
+"""
 
 
 def check(file: Path, version: str) -> int:
@@ -76,6 +96,7 @@ def bring_up_to_date(database: Database, file: Path, version: int) -> Path | Non
             if STEPS[step]:
                 database.connection.execute(STEPS[step])
         database.connection.execute(view_schema())
+        known.rebuild(database.rows)
         database.rows("update meta set value = $1 where key = 'schema'", [str(SCHEMA)])
         database.commit()
     except BaseException:

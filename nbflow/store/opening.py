@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from nbflow import ids
 from nbflow.errors import StoreCorruptError, StoreError
+from nbflow.store import known, migrate, segments, shape
 from nbflow.store import lease as leases
-from nbflow.store import migrate, segments, shape
 from nbflow.store.database import make_schema
 from nbflow.store.desk import Opening
 from nbflow.store.loader import Loader
@@ -31,6 +31,9 @@ class Entrance:
         layout = self._desk.layout
         with self._loader.session(opening=Opening(self._make, self._bring_up_to_date)) as session:
             wholeness(layout, session.rows)
+            if not known.is_complete(session.rows):
+                session.make_known_again()
+                self._warn(f"what is known of the instances in {str(layout.file)!r} was made again from their entries")
             artifacts = str(layout.artifacts)
             if session.rows("select value from nb.meta where key = 'artifacts'") != [(artifacts,)]:
                 session.change("update nb.meta set value = $1 where key = 'artifacts'", [artifacts])

@@ -36,7 +36,8 @@ create table entries (
   uri varchar,
   sensitive boolean,
   body varchar not null,
-  value blob
+  value blob,
+  began_at timestamptz
 );
 comment on table entries is 'the history: one row for each thing that happened, only ever appended to';
 comment on column entries.seq is 'place in the history, 1, 2, 3 … without gaps except for what compact has removed';
@@ -50,8 +51,9 @@ comment on column entries.key is 'key of a map item; workflow/id in the entry th
 comment on column entries."order" is 'number of the call of the step in its instance, from body';
 comment on column entries.attempt is 'which try of the step, from body';
 comment on column entries.started_at is 'when that try began, or the step where it has no tries, from body';
-comment on column entries.whole is 'true where this alone tells all of a step: it began and finished at the first attempt';
+comment on column entries.whole is 'true where this alone tells all of a step: its first end, as long as it counts';
 comment on column entries.uri is 'file that holds the value, from body';
 comment on column entries.sensitive is 'true where the value is to be shown nowhere, from body';
 comment on column entries.body is 'JSON: all that the kind carries';
 comment on column entries.value is 'an encoded value: parameters, output, payload; j and JSON where it is plain JSON';
+comment on column entries.began_at is 'when a step that is whole began, where that is not started_at';

@@ -19,7 +19,7 @@ from nbflow.core.log import LogChunk
 from nbflow.core.model import Entry, Kind, StepKey
 from nbflow.errors import StoreCorruptError, StoreError
 from nbflow.store import desk as desks
-from nbflow.store import lines, migrate, segments, shape
+from nbflow.store import known, lines, migrate, segments, shape
 from nbflow.store.database import DamagedLogError
 from nbflow.store.desk import Desk, Opening, placed
 from nbflow.store.layout import sync_folder
@@ -363,6 +363,11 @@ class Session:
     def rows(self, query: str, values: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
         """Ask anything."""
         return self._database.rows(query, values)
+
+    def make_known_again(self) -> None:
+        """Make again, from the entries, what is known of instances and steps."""
+        known.rebuild(self._database.rows)
+        self._dirty = True
 
     @contextmanager
     def outside_transaction(self) -> Iterator[None]:

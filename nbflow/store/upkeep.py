@@ -61,6 +61,7 @@ def compact(loader: Loader) -> tuple[int, int]:
         if count:
             session.change(f"delete from nb.entries where {_PURGED}")  # noqa: S608
             session.change("update nb.meta set value = (value::bigint + $1)::varchar where key = 'purged'", [count])
+        session.make_known_again()
 
     loader.after(Session.load_all, purge)
     fresh = layout.file.with_name(f".{layout.file.name}.compact")

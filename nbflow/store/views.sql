@@ -22,182 +22,16 @@ create macro internal.is_inside(uri) as
 create macro internal.shown(message, hidden) as
   case when message is not null and hidden then '[REDACTED]' else message end;
 
-create macro internal.type(kind) as split_part(kind, '.', 1);
-
-create macro internal.what(kind) as split_part(kind, '.', 2);
-
-create macro internal.is_end(kind) as (ends_with(kind, '.finished') or ends_with(kind, '.failed'));
-
--- The one entry of a step that says where it stands has the highest rank: its first end, else its last entry.
-create macro internal.rank(kind, seq) as
-  case when internal.is_end(kind) then 4611686018427387904 - seq else seq end;
-
--- Conditions on rare kinds are written so that the scan itself tests them and reads no other column of the rest: a list of
--- words or equalities would be tested after it.
-create macro internal.is_over(kind) as
-  (starts_with(kind, 'completed') or starts_with(kind, 'errored') or starts_with(kind, 'terminated'));
-
-create macro internal.is_turn(kind) as (starts_with(kind, 'restarted') or starts_with(kind, 'retried'));
-
-create macro internal.is_fence(kind) as
-  (starts_with(kind, 'claimed') or starts_with(kind, 'restarted') or starts_with(kind, 'terminated'));
-
+-- A condition on rare kinds is written so that the scan itself tests it and reads no other column of the rest: a list of words
+-- or equalities would be tested after it.
 create macro internal.is_of_events(kind) as
   (starts_with(kind, 'event') or starts_with(kind, 'set_aside') or starts_with(kind, 'wait.finished'));
-
-create view internal.instances as
-select
-  e.seq as created_seq,
-  split_part(e.key, '/', 1) as workflow,
-  split_part(e.key, '/', 2) as instance_id,
-  e.recorded_at as created_at,
-  e.sensitive,
-  e.body,
-  e.value
-from main.entries as e
-where e.kind = 'created'
-  and e.seq not in (select created_seq from main.entries where kind = 'deleted');
-
--- Entries that came in under a token when a later fence had ended it: they do not count.
-create view internal.void as
-select e.seq
-from main.entries as e
-semi join (
-  select
-    created_seq,
-    seq,
-    token
-  from main.entries
-  where token > 1 and (internal.is_fence(kind) or starts_with(kind, 'deleted'))
-) as f on f.created_seq = e.created_seq and f.token > e.token and f.seq < e.seq
-where e.token > 0;
-
--- What begins steps over: all of them (a restart, keep_below 0), or those whose order is not below keep_below; a retry may
--- begin some over too, else its keep_below is empty.
-create view internal.turns as
-select
-  e.created_seq,
-  e.seq,
-  e.kind,
-  coalesce(try_cast(e.body ->> '$.keep_below' as integer), case when e.kind = 'restarted' then 0 end) as keep_below,
-  e.body
-from main.entries as e
-where internal.is_turn(e.kind)
-  and e.seq not in (select seq from internal.void);
-
--- Whether a retry opens that map again.
-create macro internal.reopens(retry, map, number) as
-  coalesce(list_contains(from_json(json_extract(retry, '$.maps'), '["VARCHAR"]'), number || ' ' || map), false);
-
--- Entries of steps that do not count (any more): void ones, those that a restart dropped (a restart from one item of a map:
--- the item, the steps in it, and the map's own), and those that a retry dropped (of failed steps, of maps that it opens again
--- their own and those of failed items, and all that rollback handlers left).
-create view internal.gone as
-with void as materialized (from internal.void),
-turns as materialized (from internal.turns)
-select seq
-from void
-union all
-select e.seq
-from main.entries as e
-semi join turns as t on t.created_seq = e.created_seq and t.seq > e.seq and t.keep_below <= coalesce(e."order", 0)
-where e.step is not null
-union all
-select e.seq
-from (
-  select
-    x.created_seq,
-    internal.type(x.kind) as type,
-    x.step,
-    x.count,
-    x.key,
-    max(x.seq) as seq
-  from (from turns where kind = 'retried') as r
-  join main.entries as x on x.created_seq = r.created_seq and x.seq < r.seq
-  where x.step is not null
-    and x.seq not in (select seq from void)
-    and (
-      starts_with(x.kind, 'rollback.')
-      or (internal.what(x.kind) = 'failed' and (x.kind <> 'map.failed' or internal.reopens(r.body, x.step, x.count)))
-      or (x.kind = 'map.finished' and x.key is null and internal.reopens(r.body, x.step, x.count))
-    )
-  group by all
-) as d
-join main.entries as e
-  on e.created_seq = d.created_seq
-  and internal.type(e.kind) = d.type
-  and e.step = d.step
-  and e.count = d.count
-  and e.key is not distinct from d.key
-  and e.seq <= d.seq
-union all
-select e.seq
-from (
-  select
-    created_seq,
-    seq,
-    body ->> '$.item[0]' as step,
-    try_cast(body ->> '$.item[1]' as integer) as count,
-    body ->> '$.item[2]' as key
-  from turns
-  where body ->> '$.item' is not null
-) as i
-join main.entries as e on e.created_seq = i.created_seq and e.seq < i.seq
-where e.step is not null
-  and case
-    when starts_with(e.kind, 'map.') then e.step = i.step and e.count = i.count and (e.key is null or e.key = i.key)
-    else e.key = i.step || case when i.count = 1 then '' else '#' || i.count end || '[' || i.key || ']'
-  end;
-
--- The last fence of an instance: an attempt that was running before it will never be heard of again.
-create view internal.fences as
-select
-  created_seq,
-  max(seq) as seq
-from main.entries
-where internal.is_fence(kind)
-group by created_seq;
-
-create macro internal.state(kind, seq, fence) as
-  case internal.what(kind)
-    when 'started' then
-      case internal.type(kind)
-        when 'sleep' then 'sleeping'
-        when 'wait' then 'waiting'
-        when 'child' then 'waiting'
-        else case when seq < fence then 'interrupted' else 'running' end
-      end
-    else internal.what(kind)
-  end;
-
--- Maps of which every open item waits for its next attempt: they wait too (S5).
-create view internal.resting_maps as
-select created_seq, step, count
-from (
-  select
-    e.created_seq,
-    e.step,
-    e.count,
-    e.key,
-    arg_max(e.kind, internal.rank(e.kind, e.seq)) as kind
-  from main.entries as e
-  semi join (
-    select created_seq, step, count
-    from main.entries
-    where starts_with(kind, 'map.retrying')
-  ) as r on r.created_seq = e.created_seq and r.step = e.step and r.count = e.count
-  where e.key is not null
-    and starts_with(e.kind, 'map.')
-    and e.seq not in (select seq from internal.gone)
-  group by e.created_seq, e.step, e.count, e.key
-)
-where kind in ('map.started', 'map.retrying', 'map.interrupted')
-group by created_seq, step, count
-having bool_and(kind = 'map.retrying');
 
 -- Events that no restart has dropped: one from a step keeps them, free to be taken again where their wait fell.
 create view internal.events as
 select
+  i.workflow,
+  i.instance_id,
   e.*,
   e.body ->> '$.type' as type
 from (
@@ -211,165 +45,81 @@ from (
     arg_min(h.value, h.seq) filter (h.kind = 'event') as value,
     min(h.recorded_at) filter (h.kind = 'wait.finished') as taken_at
   from main.entries as h
-  where internal.is_of_events(h.kind) and h.seq not in (select seq from internal.gone)
+  anti join main.dropped as d on d.seq = h.seq
+  where internal.is_of_events(h.kind)
   group by h.created_seq, event_id
 ) as e
-left join (
-  select
-    created_seq,
-    max(seq) as seq
-  from internal.turns
-  where kind = 'restarted' and keep_below = 0
-  group by created_seq
-) as r on r.created_seq = e.created_seq
-where e.seq is not null
-  and (r.seq is null or r.seq < e.seq);
+join main.known_instances as i on i.created_seq = e.created_seq
+where e.seq > i.anew_seq;
 
--- The table of nbflow/core/status.py: (status, what happened) -> status; anything else changes nothing.
-create macro internal.after(status, kind) as
-  case
-    when kind = 'restarted' then 'queued'
-    when status in ('queued', 'running') then
-      case kind
-        when 'activated' then 'running'
-        when 'pausing' then 'waitingForPause'
-        when 'paused' then 'paused'
-        when 'rolling_back' then 'rollingBack'
-        when 'completed' then 'complete'
-        when 'errored' then 'errored'
-        when 'terminated' then 'terminated'
-        else status
-      end
-    when status = 'waitingForPause' then
-      case kind
-        when 'paused' then 'paused'
-        when 'resumed' then 'running'
-        when 'rolling_back' then 'rollingBack'
-        when 'completed' then 'complete'
-        when 'errored' then 'errored'
-        when 'terminated' then 'terminated'
-        else status
-      end
-    when status = 'paused' and kind = 'resumed' then 'running'
-    when status = 'paused' and kind = 'rolling_back' then 'rollingBack'
-    when status = 'paused' and kind = 'terminated' then 'terminated'
-    when status = 'rollingBack' and kind = 'errored' then 'errored'
-    when status = 'rollingBack' and kind = 'terminated' then 'terminated'
-    when status in ('errored', 'complete') and kind = 'retried' then 'running'
-    else status
-  end;
-
--- The life of each instance: its status, save whether it waits, and what the last entries about it say.
-create view internal.lives as
-select
-  e.created_seq,
-  list_reduce(list(e.kind order by e.seq), lambda status, kind : internal.after(status, kind), 'queued') as status,
-  min(e.recorded_at) filter (e.kind = 'activated' and e.seq > coalesce(r.seq, 0)) as started_at,
-  arg_max(e.body, e.seq) filter (e.kind = 'activated') as activated,
-  max(e.seq) filter (internal.is_over(e.kind)) as end_seq,
-  arg_max(e.recorded_at, e.seq) filter (internal.is_over(e.kind)) as ended_at
-from main.entries as e
-left join (
+-- Open waits for which an event is there that nothing has taken or set aside.
+create view internal.wanted as
+select distinct
+  s.created_seq,
+  s.seq
+from main.known_steps as s
+join (
   select
-    created_seq,
-    max(seq) as seq
-  from main.entries
-  where kind = 'restarted'
-  group by created_seq
-) as r on r.created_seq = e.created_seq
-where e.step is null
-  and e.kind not in ('created', 'claimed', 'released', 'event', 'set_aside')
-  and e.seq not in (select seq from internal.void)
-group by e.created_seq;
+    h.created_seq,
+    max(h.seq) filter (h.kind = 'event') as seq,
+    max(h.body ->> '$.type') as type
+  from main.entries as h
+  semi join main.known_steps as w on w.created_seq = h.created_seq and w.event_type is not null
+  anti join main.dropped as d on d.seq = h.seq
+  where internal.is_of_events(h.kind)
+  group by h.created_seq, h.body ->> '$.event_id'
+  having bool_and(h.kind = 'event')
+) as e on e.created_seq = s.created_seq and e.type = s.event_type
+join main.known_instances as i on i.created_seq = s.created_seq
+where e.seq > i.anew_seq;
+
+-- Maps of which every open item waits for its next attempt: they wait too (S5).
+create view internal.resting_maps as
+select created_seq, name, count
+from main.known_steps
+where type = 'map' and key is not null and state in ('running', 'retrying', 'interrupted')
+group by created_seq, name, count
+having bool_and(state = 'retrying');
 
 -- Instances of which everything open waits, and not for an event that is there already. Of those that are over some are in it.
+-- The row of a map says what its items do.
 create view internal.waiting as
-with gone as materialized (from internal.gone),
-turns as materialized (from internal.turns)
 select s.created_seq
-from (
-  select
-    e.created_seq,
-    internal.type(e.kind) as type,
-    e.step,
-    e.count,
-    e.key,
-    internal.type(e.kind) = 'map' and e.key is not null as is_item,  -- the map's own row says what its items do
-    arg_max(e.kind, internal.rank(e.kind, e.seq)) as kind,
-    max(e.seq) as seq
-  from main.entries as e
-  semi join (
-    select c.seq
-    from main.entries as c
-    anti join (
-      select created_seq
-      from main.entries
-      where internal.is_over(kind) or internal.is_turn(kind)
-      group by created_seq
-      having not bool_or(internal.is_turn(kind))
-    ) as over on over.created_seq = c.seq
-    where c.kind = 'created'
-  ) as unfinished on unfinished.seq = e.created_seq
-  where e.step is not null and e.seq not in (select seq from gone)
-  group by e.created_seq, type, e.step, e.count, e.key, is_item
-  having not internal.is_end(arg_max(e.kind, internal.rank(e.kind, e.seq)))
-) as s
-left join internal.fences as f on f.created_seq = s.created_seq
-left join (
-  select distinct
-    w.created_seq,
-    w.seq
-  from main.entries as w
-  join (
-    select
-      h.created_seq,
-      max(h.seq) filter (h.kind = 'event') as seq,
-      max(h.body ->> '$.type') as type
-    from main.entries as h
-    where internal.is_of_events(h.kind) and h.seq not in (select seq from gone)
-    group by h.created_seq, h.body ->> '$.event_id'
-    having bool_and(h.kind = 'event')
-  ) as e on e.created_seq = w.created_seq and e.type = w.body ->> '$.event_type'
-  left join (
-    select
-      created_seq,
-      max(seq) as seq
-    from turns
-    where kind = 'restarted' and keep_below = 0
-    group by created_seq
-  ) as r on r.created_seq = w.created_seq
-  where w.kind = 'wait.started' and (r.seq is null or r.seq < e.seq)
-) as e on e.seq = s.seq
+from main.known_steps as s
+join main.known_instances as i on i.created_seq = s.created_seq
+left join internal.wanted as w on w.seq = s.seq
 left join internal.resting_maps as m
   on m.created_seq = s.created_seq
-  and m.step = s.step
+  and m.name = s.name
   and m.count = s.count
+  and s.type = 'map'
   and s.key is null
-  and s.kind = 'map.started'
+where s.state in ('running', 'retrying', 'sleeping', 'waiting')
+  and (s.state <> 'running' or m.name is not null or s.seq > i.fence_seq)
 group by s.created_seq
-having bool_or(m.step is not null or (not s.is_item and internal.state(s.kind, s.seq, f.seq) in ('retrying', 'sleeping', 'waiting')))
-  and not bool_or(m.step is null and internal.state(s.kind, s.seq, f.seq) = 'running')
-  and count(e.seq) = 0;
+having bool_or(m.name is not null or (s.state <> 'running' and (s.type <> 'map' or s.key is null)))
+  and bool_and(m.name is not null or s.state <> 'running')
+  and count(w.seq) = 0;
 
 create view instances as
 select
   i.workflow,
   i.instance_id,
   i.created_seq,
-  case when l.status = 'running' and w.created_seq is not null then 'waiting' else coalesce(l.status, 'queued') end as status,
+  case when i.status = 'running' and w.created_seq is not null then 'waiting' else i.status end as status,
   i.created_at,
-  l.started_at,
-  case when l.status in ('complete', 'errored', 'terminated') then l.ended_at end as ended_at,
-  internal.json(i.value, i.body, i.sensitive) as params,
-  case when l.status = 'complete' and e.kind = 'completed' then internal.json(e.value, e.body, e.sensitive) end as output,
-  case when l.status = 'errored' then e.body ->> '$.error.type' end as error_type,
-  case when l.status = 'errored' then internal.shown(e.body ->> '$.error.message', e.sensitive) end as error_message,
-  coalesce(l.activated ->> '$.code_hash', i.body ->> '$.code_hash') as code_hash,
-  coalesce(i.body ->> '$.parent.id', i.body ->> '$.parent') as parent_id
-from internal.instances as i
-left join internal.lives as l on l.created_seq = i.created_seq
+  i.started_at,
+  i.ended_at,
+  p.json as params,
+  case when i.status = 'complete' then o.json end as output,
+  case when i.status = 'errored' then o.error_type end as error_type,
+  case when i.status = 'errored' then o.error_message end as error_message,
+  i.code_hash,
+  i.parent_id
+from main.known_instances as i
 left join internal.waiting as w on w.created_seq = i.created_seq
-left join (from main.entries where internal.is_over(kind)) as e on e.seq = l.end_seq;
+left join main.known_values as p on p.seq = i.created_seq
+left join main.known_values as o on o.seq = i.ended_seq;
 comment on view instances is 'one row per instance: status, parameters, output';
 comment on column instances.workflow is 'name of the workflow';
 comment on column instances.instance_id is 'id; it may be used again after delete';
@@ -385,9 +135,8 @@ comment on column instances.error_message is 'text of the error that ended it';
 comment on column instances.code_hash is 'source of the workflow it ran last: hash in sources';
 comment on column instances.parent_id is 'id of the instance that made it';
 
--- Of most steps one entry tells all ("whole"); the entries of the others are put together.
+-- Of a step that has ended one entry tells all.
 create view steps as
-with gone as materialized (from internal.gone)
 select
   i.workflow,
   i.instance_id,
@@ -395,79 +144,56 @@ select
   e.step as name,
   e.count,
   e.key,
-  internal.type(e.kind) as type,
-  'finished' as status,
-  e.attempt as attempts,
-  e.started_at,
+  split_part(e.kind, '.', 1) as type,
+  case when ends_with(e.kind, '.failed') then 'failed' else 'finished' end as status,
+  coalesce(e.attempt, 0) as attempts,
+  coalesce(e.began_at, e.started_at) as started_at,
   e.recorded_at as ended_at,
-  date_diff('microsecond', e.started_at, e.recorded_at) / 1e6 as duration_s,
-  internal.json(e.value, e.body, e.sensitive) as output,
+  date_diff('microsecond', coalesce(e.began_at, e.started_at), e.recorded_at) / 1e6 as duration_s,
+  case when ends_with(e.kind, '.finished') then internal.json(e.value, e.body, e.sensitive) end as output,
   e.body ->> '$.output_type' as output_type,
   case
     when e.sensitive is not true and internal.is_inside(e.uri)
       then (select value from main.meta where key = 'artifacts') || '/' || e.uri
   end as output_uri,
-  null::varchar as error_type,
-  null::varchar as error_message,
+  case when ends_with(e.kind, '.failed') then e.body ->> '$.error.type' end as error_type,
+  case when ends_with(e.kind, '.failed') then internal.shown(e.body ->> '$.error.message', e.sensitive) end as error_message,
   e.body ->> '$.code_hash' as code_hash
 from main.entries as e
-join internal.instances as i on i.created_seq = e.created_seq
+join main.known_instances as i on i.created_seq = e.created_seq
 where e.whole
-  and e.seq not in (select seq from gone)
 union all
 select
   i.workflow,
   i.instance_id,
   s.created_seq,
-  s.step,
+  s.name,
   s.count,
   s.key,
   s.type,
-  case when m.step is null then internal.state(s.kind, s.seq, n.seq) else 'retrying' end,
-  coalesce(s.attempt, 0),
-  s.started_at,
-  case when internal.is_end(s.kind) or ends_with(s.kind, '.cancelled') then s.recorded_at end as ended_at,
-  date_diff('microsecond', s.started_at, ended_at) / 1e6,
-  case when ends_with(s.kind, '.finished') then internal.json(s.value, s.body, s.sensitive) end,
-  s.body ->> '$.output_type',
   case
-    when s.sensitive is not true and internal.is_inside(s.uri)
-      then (select value from main.meta where key = 'artifacts') || '/' || s.uri
+    when s.state = 'running' and m.name is not null then 'retrying'
+    when s.state = 'running' and s.seq < i.fence_seq then 'interrupted'
+    else s.state
   end,
-  case when not ends_with(s.kind, '.finished') then s.body ->> '$.error.type' end,
-  case when not ends_with(s.kind, '.finished') then internal.shown(s.body ->> '$.error.message', s.sensitive) end,
-  coalesce(s.body ->> '$.code_hash', s.first_body ->> '$.code_hash')
-from (
-  select
-    e.created_seq,
-    internal.type(e.kind) as type,
-    e.step,
-    e.count,
-    e.key,
-    arg_max(e.kind, internal.rank(e.kind, e.seq)) as kind,
-    arg_max(e.seq, internal.rank(e.kind, e.seq)) as seq,
-    arg_max(e.recorded_at, internal.rank(e.kind, e.seq)) as recorded_at,
-    arg_max_null(e.attempt, internal.rank(e.kind, e.seq)) as attempt,
-    arg_min(coalesce(e.started_at, e.recorded_at), e.seq) as started_at,
-    arg_min(e.body, e.seq) as first_body,
-    arg_max_null(e.uri, internal.rank(e.kind, e.seq)) as uri,
-    arg_max_null(e.sensitive, internal.rank(e.kind, e.seq)) as sensitive,
-    arg_max(e.body, internal.rank(e.kind, e.seq)) as body,
-    arg_max_null(e.value, internal.rank(e.kind, e.seq)) as value
-  from main.entries as e
-  where e.step is not null
-    and e.whole is not true
-    and e.seq not in (select seq from gone)
-  group by e.created_seq, internal.type(e.kind), e.step, e.count, e.key
-) as s
-join internal.instances as i on i.created_seq = s.created_seq
-left join internal.fences as n on n.created_seq = s.created_seq
+  s.attempts,
+  s.started_at,
+  s.ended_at,
+  date_diff('microsecond', s.started_at, s.ended_at) / 1e6,
+  null,
+  null,
+  null,
+  s.error_type,
+  s.error_message,
+  s.code_hash
+from main.known_steps as s
+join main.known_instances as i on i.created_seq = s.created_seq
 left join internal.resting_maps as m
   on m.created_seq = s.created_seq
-  and m.step = s.step
+  and m.name = s.name
   and m.count = s.count
-  and s.key is null
-  and s.kind = 'map.started';
+  and s.type = 'map'
+  and s.key is null;
 comment on view steps is 'one row per step, sleep, wait and map item; output_uri is the path of a stored table or array';
 comment on column steps.workflow is 'name of the workflow';
 comment on column steps.instance_id is 'id of the instance';
@@ -489,7 +215,6 @@ comment on column steps.error_message is 'text of the last error';
 comment on column steps.code_hash is 'code of the body';
 
 create view attempts as
-with gone as materialized (from internal.gone)
 select
   i.workflow,
   i.instance_id,
@@ -498,67 +223,30 @@ select
   e.count,
   e.key,
   e.attempt,
-  'finished' as status,
-  e.started_at,
+  case when ends_with(e.kind, '.failed') then 'failed' else 'finished' end as status,
+  coalesce(e.started_at, e.began_at) as started_at,
   e.recorded_at as ended_at,
-  null::varchar as error_type,
-  null::varchar as error_message
+  case when ends_with(e.kind, '.failed') then e.body ->> '$.error.type' end as error_type,
+  case when ends_with(e.kind, '.failed') then internal.shown(e.body ->> '$.error.message', e.sensitive) end as error_message
 from main.entries as e
-join internal.instances as i on i.created_seq = e.created_seq
-where e.whole
-  and not starts_with(e.kind, 'rollback.')
-  and e.seq not in (select seq from gone)
+join main.known_instances as i on i.created_seq = e.created_seq
+where e.whole and e.attempt is not null and not starts_with(e.kind, 'rollback.')
 union all
 select
   i.workflow,
   i.instance_id,
   t.created_seq,
-  t.step,
+  t.name,
   t.count,
   t.key,
   t.attempt,
-  case internal.what(t.kind)
-    when 'started' then case when t.seq < n.seq then 'interrupted' else 'running' end
-    when 'retrying' then 'failed'
-    else internal.what(t.kind)
-  end,
+  case when t.state = 'running' and t.seq < i.fence_seq then 'interrupted' else t.state end,
   t.started_at,
-  case when not ends_with(t.kind, '.started') then t.recorded_at end,
-  case when not ends_with(t.kind, '.finished') then t.body ->> '$.error.type' end,
-  case when not ends_with(t.kind, '.finished') then internal.shown(t.body ->> '$.error.message', t.sensitive) end
-from (
-  select
-    created_seq,
-    type,
-    step,
-    count,
-    key,
-    attempt,
-    max(seq) as seq,
-    arg_max(kind, seq) as kind,
-    arg_max(recorded_at, seq) as recorded_at,
-    arg_max_null(sensitive, seq) as sensitive,
-    arg_max(body, seq) as body,
-    arg_min(coalesce(started_at, recorded_at), seq) as started_at
-  from (
-    select
-      e.*,
-      internal.type(e.kind) as type,
-      min(e.seq) filter (internal.is_end(e.kind)) over (
-        partition by e.created_seq, internal.type(e.kind), e.step, e.count, e.key
-      ) as end_seq
-    from main.entries as e
-    where e.step is not null
-      and e.whole is not true
-      and not starts_with(e.kind, 'rollback.')
-      and e.seq not in (select seq from gone)
-  )
-  where attempt is not null
-    and (end_seq is null or seq <= end_seq)  -- what came after the end of its step changes nothing
-  group by created_seq, type, step, count, key, attempt
-) as t
-join internal.instances as i on i.created_seq = t.created_seq
-left join internal.fences as n on n.created_seq = t.created_seq;
+  t.ended_at,
+  t.error_type,
+  t.error_message
+from main.known_attempts as t
+join main.known_instances as i on i.created_seq = t.created_seq;
 comment on view attempts is 'one row per try of a step';
 comment on column attempts.workflow is 'name of the workflow';
 comment on column attempts.instance_id is 'id of the instance';
@@ -575,16 +263,15 @@ comment on column attempts.error_message is 'text of its error';
 
 create view events as
 select
-  i.workflow,
-  i.instance_id,
-  i.created_seq,
+  e.workflow,
+  e.instance_id,
+  e.created_seq,
   e.type,
   internal.json(e.value, e.body, e.sensitive) as payload,
   e.sent_at,
   e.body ->> '$.by' as sent_by,
   e.taken_at as consumed_at
-from internal.events as e
-join internal.instances as i on i.created_seq = e.created_seq;
+from internal.events as e;
 comment on view events is 'one row per event sent to an instance; consumed_at is empty until a wait has taken it';
 comment on column events.workflow is 'name of the workflow';
 comment on column events.instance_id is 'id of the instance';
@@ -610,7 +297,7 @@ select
   e.body,
   case when e.sensitive is not true then e.value end as value
 from main.entries as e
-join internal.instances as i on i.created_seq = e.created_seq;
+join main.known_instances as i on i.created_seq = e.created_seq;
 comment on view history is 'the entries of instances that are not deleted, with the names of workflow and instance';
 comment on column history.seq is 'place in the history';
 comment on column history.recorded_at is 'when it was recorded';

@@ -13,6 +13,7 @@ import pytest
 from nbflow.clock import pause
 from nbflow.core.history import History
 from nbflow.core.model import Kind
+from nbflow.store.doctor import Severity, examine
 from nbflow.store.history_store import FileStore
 from tests.store.actors import entry, eventually, owner
 
@@ -196,5 +197,6 @@ def test_kills_at_every_point_lose_double_and_disorder_nothing(tmp_path):
     finally:
         last.close()
     assert look_in_from_outside(file) == 1
+    assert {finding.severity for finding in examine(file)} == {Severity.FINE}, "views do not tell what the entries say"
     assert died["by itself"] >= ROUNDS // 6, died
     assert died["killed"] >= ROUNDS // 4, died

@@ -1,12 +1,14 @@
 """`nbflow doctor`: what it says of whole and of broken stores, and that it changes nothing (issue: nothing is ever lost)."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import duckdb
 import pytest
 
 import nbflow
@@ -68,6 +70,17 @@ def test_a_whole_store_has_only_fine_findings_and_is_left_as_it_was(store):
     assert {finding.severity for finding in found} == {Severity.FINE}
     assert any("3 stored files" in finding.what for finding in found)
     assert store.read_bytes() == before
+
+
+def test_what_views_read_is_compared_with_the_entries_and_made_again_by_compact(store):
+    with duckdb.connect(str(store)) as connection:
+        connection.execute("update known_instances set status = 'paused'; update entries set whole = false")
+    said = wrong(store)
+    assert re.search(r"\d+ row\(s\) of known_instances in .* are not what the entries say", said)
+    assert re.search(r"\d+ row\(s\) of entries in .* are not what the entries say", said)
+    with nbflow.Engine(store) as engine:
+        engine.compact()
+    assert wrong(store) == ""
 
 
 def test_every_kind_of_damage_to_a_stored_file_is_named_with_its_step(store):

@@ -4,6 +4,7 @@ import pwd
 import shutil
 import sqlite3
 import stat
+from contextlib import closing
 from pathlib import Path
 
 import duckdb
@@ -12,11 +13,22 @@ import pytest
 from nbflow.clock import pause
 from nbflow.core.model import Kind
 from nbflow.errors import StoreCorruptError, StoreError, StoreLockedError, StoreVersionError, UsageError
-from nbflow.store import migrate
+from nbflow.store import known, migrate
 from nbflow.store.database import Database
 from nbflow.store.history_store import FileStore
 from nbflow.store.layout import Layout
-from tests.store.actors import draft, eventually, finished, held_by_outsider, killed_after, names, owner, run, start_instance
+from tests.store.actors import (
+    draft,
+    eventually,
+    finished,
+    held_by_outsider,
+    killed_after,
+    names,
+    owner,
+    run,
+    start_instance,
+    started,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -121,7 +133,7 @@ def test_tables_and_columns_explain_themselves(opened):
     columns = store.sql(
         "select column_name, comment from duckdb_columns() where database_name = 'nb' and table_name = 'entries'"
     ).fetchall()
-    assert len(columns) == 16
+    assert len(columns) == 17
     assert all(comment for _, comment in columns)
 
 
@@ -231,6 +243,7 @@ def test_an_older_schema_is_brought_up_to_date_and_a_copy_kept(file, monkeypatch
 
 def test_a_store_made_before_logs_were_kept_is_brought_up_to_date(file):
     with_rows(file, 10)
+    forget_what_is_known(file)
     outside(file, "drop view logs; drop table log_chunks; update meta set value = '1' where key = 'schema'")
     store = FileStore(file)
     try:
@@ -240,8 +253,14 @@ def test_a_store_made_before_logs_were_kept_is_brought_up_to_date(file):
         store.close()
 
 
+def forget_what_is_known(file):
+    """Make the tables of a store those of schema 4."""
+    outside(file, "; ".join(f"drop table {table}" for table in known.TABLES))
+
+
 def as_schema_3(file):
     """Make the tables and views of a store those of schema 3."""
+    forget_what_is_known(file)
     views = ("instances", "steps", "attempts", "events", "history", "logs")
     outside(file, "drop schema internal cascade; " + "; ".join(f"drop view {view}" for view in views))
     columns = "seq, recorded_at, created_seq, token, kind, step, count, key, body, value"
@@ -261,10 +280,42 @@ def test_a_store_of_schema_3_gets_its_columns_filled_from_the_bodies(file):
         after = store.sql(f"{columns} order by seq").fetchall()
         assert [row[:5] for row in after[:-1]] == [row[:5] for row in before[:-1]]
         assert [row[6:] for row in after] == [row[6:] for row in before]
-        assert [row[0] for row in after if row[5]] == [3, 5, 6]  # alone, and of the first attempt
+        assert [row[0] for row in after if row[5]] == [3, 4, 5, 6]  # the first end of each step
         assert store.sql("select count(*), min(status) from steps").fetchall() == [(4, "finished")]
     finally:
         store.close()
+
+
+def test_a_store_of_schema_4_tells_the_same_before_and_after(file):
+    """What is known of instances and steps is made from the entries that are there."""
+    with_rows(file, 4)
+    asked = ("from instances", "from steps order by all", "from attempts order by all", "from events")
+    with closing(FileStore(file)) as store:
+        created = start_instance(store, "open", params=b'j{"n":1}')
+        store.append(started(created, "slow"))
+        store.sql("select 1")
+        store.append(finished(created, "slow"))
+        store.append(started(created, "runs"))
+        before = [store.sql(query).fetchall() for query in asked]
+    forget_what_is_known(file)
+    outside(
+        file,
+        "update entries set whole = null; alter table entries drop column began_at; update meta set value = '4' where key = 'schema'",
+    )
+    with closing(FileStore(file)) as store:
+        assert [store.sql(query).fetchall() for query in asked] == before
+        store.append(finished(created, "runs"))
+        assert store.sql("select count(*) from steps where status = 'finished'").fetchall() == [(6,)]
+
+
+def test_what_is_known_of_instances_is_made_again_where_it_is_missing(file):
+    with_rows(file, 3)
+    before = outside(file, "from instances"), outside(file, "from steps")
+    outside(file, "delete from known_instances")
+    assert outside(file, "from steps") == []
+    with closing(FileStore(file)) as store:
+        assert "made again from their entries" in store.warnings[0]
+    assert (outside(file, "from instances"), outside(file, "from steps")) == before
 
 
 def test_an_attempt_at_the_next_schema_that_failed_is_no_hindrance_to_another(file, monkeypatch):
@@ -300,6 +351,7 @@ def test_a_store_of_schema_1_gets_the_views_of_today_and_hides_what_is_internal(
     with_rows(file, 10)
     outside(file, "drop schema internal cascade")
     outside(file, "drop table log_chunks")
+    forget_what_is_known(file)
     for view in ("instances", "steps", "attempts", "events", "history", "logs"):
         outside(file, f"drop view if exists {view}")
     outside(file, "create view _instances as select 1 as one")
@@ -310,7 +362,7 @@ def test_a_store_of_schema_1_gets_the_views_of_today_and_hides_what_is_internal(
     try:
         shown = [row[0] for row in store.sql("show tables").fetchall()]
         views = ["attempts", "events", "history", "instances", "logs", "steps"]
-        assert shown == sorted([*views, "entries", "loaded", "log_chunks", "meta", "sources"])
+        assert shown == sorted([*views, *known.TABLES, "entries", "loaded", "log_chunks", "meta", "sources"])
         assert store.sql("select count(*), min(status), max(name) from steps").fetchall() == [(10, "finished", "s9")]
         left = "select function_name from duckdb_functions() where schema_name = 'main' and starts_with(function_name, '_withheld')"
         assert store.sql(left).fetchall() == []

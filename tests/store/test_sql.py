@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from nbflow.clock import pause
 from nbflow.core.history import History, status_of
-from nbflow.core.model import FENCES, Draft, Kind, Status, StepState, StepType
-from nbflow.core.status import after
+from nbflow.core.model import FENCES, Draft, Kind, StepState, StepType
 from nbflow.errors import StoreError, UsageError
-from nbflow.store import lines, queries
+from nbflow.store import known, lines, queries
 from nbflow.store.database import Database, make_schema
 from nbflow.store.desk import placed
 from nbflow.store.layout import Layout
@@ -180,10 +179,10 @@ def history(tmp_path_factory):
 def test_views_tell_what_the_fold_tells(history, entries, ways):
     """Through journals, in however many loads, and written directly."""
     fold = told_by_fold(History(entries))
-    history.rows("delete from entries")
+    empty(history)
     history.write(placed(entries), 0)
     assert told_by_views(history.rows) == fold
-    history.rows("delete from entries")
+    empty(history)
     stretch = []
     for each in placed(entries):
         if each.kind in FENCES:  # before anything of others, the journal is loaded
@@ -194,6 +193,17 @@ def test_views_tell_what_the_fold_tells(history, entries, ways):
             stretch.append(each)
     load_in_parts(history, stretch, ways)
     assert told_by_views(history.rows) == fold
+    assert known.differences(history.rows) == {}
+    known.rebuild(history.rows)
+    assert told_by_views(history.rows) == fold
+    history.write([entry(Kind.DELETED, 1, token=99)], last_of(history))
+    assert [history.rows(f"from {view}") for view in queries.VIEWS] == [[]] * len(queries.VIEWS)
+    assert known.differences(history.rows) == {}
+
+
+def empty(history):
+    for table in ("entries", *known.TABLES):
+        history.rows(f"delete from {table}")
 
 
 def last_of(history):
@@ -223,33 +233,30 @@ def test_columns_repeat_what_the_body_says(history):
         (None, None, None, "W/a/2", None),
         (None, None, None, None, True),
     ]
-    history.rows("delete from entries")
+    empty(history)
     history.write(made, 0)
     assert history.rows(columns) == told
-    history.rows("delete from entries")
+    empty(history)
     of_an_older_nbflow = [re.sub(rb',"order":.*(?=}$)', b"", lines.of_entry(one)) for one in made]
     history.load(b"".join(lines.framed(line) for line in of_an_older_nbflow), 0)
     assert history.rows(columns) == [told[0], (None, *told[1][1:]), *told[2:]]
 
 
-def test_a_step_that_began_and_ended_in_one_load_is_whole_and_no_other(history):
+def test_of_a_step_that_has_ended_one_entry_tells_all(history):
     def load(*made):
-        history.load(
-            b"".join(lines.framed(lines.of_entry(one)) for one in made), history.rows("select count(*) from entries")[0][0]
-        )
+        load_in_parts(history, made, [])
 
-    history.rows("delete from entries")
+    empty(history)
     load(started(1, "fast"), finished(1, "fast"), started(1, "slow"))
     load(finished(1, "slow"), started(1, "again"), entry(Kind.DO_RETRYING, 1, step="again", order=1, attempt=1),
          started(1, "again", attempt=2), finished(1, "again", attempt=2))  # fmt: skip
-    assert history.rows("select step from entries where whole") == [("fast",)]
-
-
-def test_the_status_table_is_the_same_in_sql(history):
-    pairs = [(status, kind) for status in Status for kind in Kind]
-    for status, kind in pairs:
-        [(told,)] = history.rows("select internal.after($1, $2)", [status.value, kind.value])
-        assert told == after(status, kind), (status, kind)
+    load(started(1, "again"), entry(Kind.DO_CANCELLED, 1, step="slow", order=1))
+    told = "select step, kind, attempt, began_at is null from entries where whole order by seq"
+    assert history.rows(told) == [
+        ("fast", "do.finished", 1, True),
+        ("slow", "do.finished", 1, False),
+        ("again", "do.finished", 2, False),
+    ]
 
 
 def test_a_view_of_many_instances_keeps_them_apart(opened):
