@@ -26,9 +26,9 @@ def create(loader: Loader, clock: Clock, drafts: Sequence[Draft], owner: Owner |
     def there(session: Session) -> dict[str, int]:
         return dict(
             session.rows(
-                "select key, max(seq) from nb.entries where kind = 'created' and key in (select unnest($1)) "
-                "and seq not in (select created_seq from nb.entries where kind = 'deleted') group by key",
-                [places],
+                "select workflow || '/' || instance_id as place, created_seq from nb.known_instances "
+                "where instance_id in (select unnest($1)) and place in (select unnest($2))",
+                [[draft.instance_id for draft in drafts], places],
             )
         )
 

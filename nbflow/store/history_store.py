@@ -22,7 +22,7 @@ from nbflow.store import direct, lines, queries, upkeep
 from nbflow.store import journal as journals
 from nbflow.store import lease as leases
 from nbflow.store.database import Database, connect
-from nbflow.store.desk import Desk, place
+from nbflow.store.desk import Desk
 from nbflow.store.layout import Layout
 from nbflow.store.loader import Loader
 from nbflow.store.newest import AT_ONCE, newest
@@ -235,14 +235,10 @@ class FileStore:
 
     def find(self, instance_id: str, workflow: str | None = None) -> list[Head]:
         """Instances of that id, deleted ones left out."""
-        if workflow is None:
-            condition, value = "ends_with(key, $1)", f"/{instance_id}"
-        else:
-            condition, value = "key = $1", place(workflow, instance_id)
-        query = f"select seq from nb.entries where kind = 'created' and {condition} order by seq"  # noqa: S608
+        query = "select created_seq from nb.known_instances where instance_id = $1 and ($2 is null or workflow = $2) order by 1"
 
         def work(session: Session) -> list[Head]:
-            found = session.heads(seq for (seq,) in session.rows(query, [value]))
+            found = session.heads(seq for (seq,) in session.rows(query, [instance_id, workflow]))
             return [head for head in found.values() if not head.deleted]
 
         return self._fresh(work)
@@ -260,8 +256,11 @@ class FileStore:
         """The entries of one instance beyond *after*, oldest first."""
 
         def job() -> list[Entry]:
-            last = self._loader.after(Session.load_all, lambda session: session.last)
-            return self._read(created_seq, last, after)
+            def first(session: Session) -> tuple[int, list[Entry]]:
+                return session.last, session.entries(created_seq, after, session.last, ROWS)
+
+            last, entries = self._loader.after(Session.load_all, first)
+            return entries if len(entries) < ROWS else entries + self._read(created_seq, last, entries[-1].seq)
 
         return self._ask(job)
 

@@ -7,16 +7,9 @@ from nbflow.store.session import Session
 AT_ONCE = 500
 """Instances that are folded or claimed under one lease."""
 
-_CREATED = (
-    "select seq from nb.entries where kind = 'created' and ($1 is null or starts_with(key, $1)) "
-    "and seq not in (select created_seq from nb.entries where kind = 'deleted')"
-)
-# The fold decides; this leaves out what has ended and was never begun again.
-_UNFINISHED = (
-    " and seq not in (select created_seq from nb.entries where step is null and kind in "
-    "('completed', 'errored', 'terminated', 'retried', 'restarted') group by created_seq "
-    "having arg_max(kind, seq) in ('completed', 'errored', 'terminated'))"
-)
+# The fold decides; this leaves out what has ended.
+_KNOWN = "select created_seq from nb.known_instances where ($1 is null or workflow = $1)"
+_UNFINISHED = " and status not in ('complete', 'errored', 'terminated')"
 
 
 def newest(loader: Loader, workflow: str | None, *, unfinished: bool, limit: int | None) -> list[Head]:
@@ -25,11 +18,10 @@ def newest(loader: Loader, workflow: str | None, *, unfinished: bool, limit: int
     What this engine runs is known to whoever looks for *unfinished* ones: its own journal can wait.
     """
     limited = "" if limit is None or unfinished else f" limit {limit:d}"
-    query = f"{_CREATED}{_UNFINISHED if unfinished else ''} order by seq desc{limited}"
-    prefix = None if workflow is None else f"{workflow}/"
+    query = f"{_KNOWN}{_UNFINISHED if unfinished else ''} order by created_seq desc{limited}"
 
     def first(session: Session) -> tuple[list[int], dict[int, Head]]:
-        asked = [seq for (seq,) in session.rows(query, [prefix])]
+        asked = [seq for (seq,) in session.rows(query, [workflow])]
         return asked, session.heads(asked[:AT_ONCE])
 
     seqs, heads = loader.after(Session.load_others if unfinished else Session.load_all, first)

@@ -53,7 +53,7 @@ select
   case
     when value is null then null
     when sensitive then '"[REDACTED]"'::json
-    when value >= 'j'::blob and value < 'k'::blob then try_cast(decode(value)[2:] as json)
+    when value >= 'j'::blob and value < 'k'::blob then try_cast(try(decode(value))[2:] as json)
     else try_cast(body ->> '$.json' as json)
   end,
   case when kind = 'errored' then body ->> '$.error.type' end,

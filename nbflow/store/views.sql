@@ -11,7 +11,7 @@ create macro internal.json(value, body, hidden) as
   case
     when value is null then null
     when hidden then '"[REDACTED]"'::json
-    when value >= 'j'::blob and value < 'k'::blob then try_cast(decode(value)[2:] as json)
+    when value >= 'j'::blob and value < 'k'::blob then try_cast(try(decode(value))[2:] as json)
     else try_cast(body ->> '$.json' as json)
   end;
 

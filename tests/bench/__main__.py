@@ -17,6 +17,7 @@ from tests.bench.maps import FEW, ITEMS, Maps
 from tests.bench.measure import Measured, in_turns, ratios, table
 from tests.bench.others import installed, sqlite
 from tests.bench.resume import Resume
+from tests.bench.scale import SQL, Scale, build
 from tests.bench.steps import Steps, steps_in
 
 ENTRIES = 100_000
@@ -88,6 +89,21 @@ def loaded(folder: Path, rounds: int) -> Iterator[Measured]:
     yield Measured("%load_ext nbflow in a new kernel", found, "ms", 250)
 
 
+def scale(folder: Path, rounds: int) -> Iterator[Measured]:
+    """Over a million entries of ten thousand instances."""
+    entries = build(folder / "history.duckdb")
+    with Engine(folder / "history.duckdb", notebook="bench.ipynb") as engine:
+        measures = Scale(engine)
+        for what, query in SQL.items():
+            asked = in_turns(min(rounds, 7), it=measures.asking(query))["it"]
+            yield Measured(f"SQL over {entries:,} entries: {what}", asked, "ms", 50)
+        found = in_turns(rounds, list=measures.listing, open=measures.opening, create=measures.creating)
+        yield Measured("list, with as many entries", found["list"], "ms", 20)
+        yield Measured("open an instance and its steps, the same", found["open"], "ms", 20)
+        yield Measured("create, the same", found["create"], "ms", 10)
+        yield Measured("memory that 100 of each add", [measures.growth()], " MB", 20)
+
+
 def on_executors(folder: Path, rounds: int) -> Iterator[Measured]:
     yield from executors(folder, min(rounds, 2))
 
@@ -98,6 +114,7 @@ PARTS: dict[str, Callable[[Path, int], Iterator[Measured]]] = {
     "maps": maps,
     "resume": resumed,
     "growth": growth,
+    "scale": scale,
     "load_ext": loaded,
     "executors": on_executors,
 }

@@ -489,7 +489,8 @@ def test_describing_and_explaining_and_writing_a_file_work(opened, tmp_path):
     start_instance(store)
     assert [row[0] for row in store.sql("describe instances").fetchall()][:2] == ["workflow", "instance_id"]
     assert [row[0] for row in store.sql("show tables").fetchall()] == [
-        "attempts", "entries", "events", "history", "instances", "loaded", "log_chunks", "logs", "meta", "sources", "steps",
+        "attempts", "dropped", "entries", "events", "history", "instances", "known_attempts", "known_instances",
+            "known_steps", "known_values", "loaded", "log_chunks", "logs", "meta", "sources", "steps",
     ]  # fmt: skip
     assert "Scan" in str(store.sql("explain select * from instances").fetchall())
     store.sql(f"copy (select workflow from instances) to '{tmp_path}/out.csv'")
