@@ -1,6 +1,6 @@
 """The SQL that finds, from entries, where instances and steps stand; known.py says when.
 
-It asks none of the macros and views in the file, which a stranger may have made.
+It asks none of the macros and views in the file, which a stranger may have made, and bears a body that is no JSON.
 `{entries}` is where to look, `{home}` the schema whose tables are filled, `{counting}` a table of what COUNTING selects.
 """
 
@@ -9,8 +9,8 @@ _ASIDE = "('created', 'claimed', 'released', 'event', 'set_aside', 'interrupted'
 
 # The text of an error, where it may be shown.
 _SHOWN = (
-    "case when last.body ->> '$.error.message' is not null and last.sensitive then '[REDACTED]' "
-    "else last.body ->> '$.error.message' end"
+    "case when try(last.body ->> '$.error.message') is not null and last.sensitive then '[REDACTED]' "
+    "else try(last.body ->> '$.error.message') end"
 )
 
 CAME = f"""
@@ -34,7 +34,7 @@ CREATED = """
 insert into {home}.known_instances
 select
   seq, split_part(key, '/', 1), split_part(key, '/', 2), 'queued', recorded_at, null, null, null,
-  body ->> '$.code_hash', coalesce(body ->> '$.parent.id', body ->> '$.parent'), 0, 0, 0
+  try(body ->> '$.code_hash'), coalesce(try(body ->> '$.parent.id'), try(body ->> '$.parent')), 0, 0, 0
 from nb.entries
 where kind = 'created' and seq > $1
 """
@@ -54,12 +54,12 @@ select
     when value is null then null
     when sensitive then '"[REDACTED]"'::json
     when value >= 'j'::blob and value < 'k'::blob then try_cast(try(decode(value))[2:] as json)
-    else try_cast(body ->> '$.json' as json)
+    else try_cast(try(body ->> '$.json') as json)
   end,
-  case when kind = 'errored' then body ->> '$.error.type' end,
+  case when kind = 'errored' then try(body ->> '$.error.type') end,
   case
-    when kind = 'errored' and sensitive and body ->> '$.error.message' is not null then '[REDACTED]'
-    when kind = 'errored' then body ->> '$.error.message'
+    when kind = 'errored' and sensitive and try(body ->> '$.error.message') is not null then '[REDACTED]'
+    when kind = 'errored' then try(body ->> '$.error.message')
   end
 from nb.entries
 where seq > $1 and kind in ('created', 'completed', 'errored')
@@ -82,8 +82,8 @@ where f.created_seq = i.created_seq
 LIFE = f"""
 select
   e.created_seq, e.seq, e.kind, epoch_us(e.recorded_at),
-  case when e.kind = 'activated' then e.body ->> '$.code_hash' end,
-  case when e.kind = 'restarted' then coalesce(try_cast(e.body ->> '$.keep_below' as integer), 0) end
+  case when e.kind = 'activated' then try(e.body ->> '$.code_hash') end,
+  case when e.kind = 'restarted' then coalesce(try_cast(try(e.body ->> '$.keep_below') as integer), 0) end
 from {{entries}} as e
 anti join {{home}}.dropped as d on d.seq = e.seq
 where e.step is null and e.kind not in {_ASIDE}
@@ -135,7 +135,7 @@ turns as materialized (
     created_seq,
     seq,
     kind,
-    coalesce(try_cast(body ->> '$.keep_below' as integer), case when kind = 'restarted' then 0 end) as keep_below,
+    coalesce(try_cast(try(body ->> '$.keep_below') as integer), case when kind = 'restarted' then 0 end) as keep_below,
     body
   from of
   where kind in ('restarted', 'retried') and seq not in (from void)
@@ -151,7 +151,7 @@ select e.seq
 from (
   select x.created_seq, split_part(x.kind, '.', 1) as type, x.step, x.count, x.key, max(x.seq) as seq
   from (
-    select *, from_json(json_extract(body, '$.maps'), '["VARCHAR"]') as maps
+    select *, from_json(try(json_extract(body, '$.maps')), '["VARCHAR"]') as maps
     from turns
     where kind = 'retried'
   ) as r
@@ -178,11 +178,11 @@ from (
   select
     created_seq,
     seq,
-    body ->> '$.item[0]' as step,
-    try_cast(body ->> '$.item[1]' as integer) as count,
-    body ->> '$.item[2]' as key
+    try(body ->> '$.item[0]') as step,
+    try_cast(try(body ->> '$.item[1]') as integer) as count,
+    try(body ->> '$.item[2]') as key
   from turns
-  where body ->> '$.item' is not null
+  where try(body ->> '$.item') is not null
 ) as i
 join of as e on e.created_seq = i.created_seq and e.seq < i.seq
 where e.step is not null
@@ -242,10 +242,10 @@ select
   o.began_at,
   case when ends_with(last.kind, '.cancelled') then last.recorded_at end,
   last.seq,
-  last.body ->> '$.error.type',
+  try(last.body ->> '$.error.type'),
   {_SHOWN},
-  coalesce(last.body ->> '$.code_hash', first.body ->> '$.code_hash'),
-  case when last.kind = 'wait.started' then last.body ->> '$.event_type' end
+  coalesce(try(last.body ->> '$.code_hash'), try(first.body ->> '$.code_hash')),
+  case when last.kind = 'wait.started' then try(last.body ->> '$.event_type') end
 from (
   select created_seq, type, step, count, key, max(seq) as seq, min(seq) as first_seq, arg_min(started_at, seq) as began_at
   from {{counting}}
@@ -274,7 +274,7 @@ select
   t.started_at,
   case when not ends_with(last.kind, '.started') then last.recorded_at end,
   last.seq,
-  last.body ->> '$.error.type',
+  try(last.body ->> '$.error.type'),
   {_SHOWN}
 from (
   select a.created_seq, a.type, a.step, a.count, a.key, a.attempt, max(a.seq) as seq, arg_min(a.started_at, a.seq) as started_at

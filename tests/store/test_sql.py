@@ -259,6 +259,25 @@ def test_of_a_step_that_has_ended_one_entry_tells_all(history):
     ]
 
 
+@pytest.mark.parametrize(
+    "kind", ["created", "activated", "errored", "retried", "restarted", "do.started", "do.retrying", "wait.started"]
+)
+def test_a_body_that_is_no_json_keeps_nothing_from_being_known(history, kind):
+    empty(history)
+    history.write(placed([entry(Kind.CREATED, 1, token=0, workflow="W", id="a")]), 0)
+    step = ("s", 1) if "." in kind else (None, None)
+    row = "(seq, recorded_at, created_seq, token, kind, step, count, key, body)"
+    history.rows(
+        f"insert into entries {row} values (2, now(), 1, 1, $1, $2, $3, $4, 'no json')",
+        [kind, *step, "W/b" if kind == "created" else None],
+    )
+    known.keep_up(history.rows, 1)
+    kept = [history.rows(f"from {table}") for table in known.TABLES]
+    known.rebuild(history.rows)
+    assert [history.rows(f"from {table}") for table in known.TABLES] == kept
+    assert known.differences(history.rows) == {}
+
+
 def test_a_view_of_many_instances_keeps_them_apart(opened):
     store = opened()
     seqs = [start_instance(store, f"i{n}") for n in range(5)]
