@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from nbflow.core.history import History, status_of
 from nbflow.core.model import Kind, StepState
+from nbflow.store import known
 from nbflow.store.database import Database, make_schema
 from nbflow.store.desk import placed
 from nbflow.store.layout import Layout
@@ -75,7 +76,10 @@ def history(tmp_path_factory):
 def test_a_map_and_its_instance_stand_in_sql_as_in_the_fold(history, entries):
     fold = History(entries)
     [step] = fold.steps.values()
-    history.rows("delete from entries")
-    history.write(placed(entries), 0)
+    for table in ("entries", *known.TABLES):
+        history.rows(f"delete from {table}")
+    for base, each in enumerate(placed(entries)):
+        history.write([each], base)
     assert history.rows("select status from instances") == [(status_of(fold).value,)]
     assert history.rows("select status from steps where key is null") == [(step.state.value,)]
+    assert known.differences(history.rows) == {}
