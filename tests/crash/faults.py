@@ -128,6 +128,7 @@ class Seam:
             return result
 
     def _die(self) -> None:
+        self.image.parent.mkdir(exist_ok=True)
         self._build()
         os._exit(DIED)
 

@@ -131,23 +131,33 @@ class LightKernel:
         self.pid = 0
         self._cells = -1
 
-    def start(self) -> None:
+    def start(self, seam: dict[str, Any] | None = None) -> None:
         pipe = self._folder / f"{self._name}.cells"
         if not pipe.exists():
             os.mkfifo(pipe)
         self._cells = os.open(pipe, os.O_RDWR)  # both ends, so that nobody waits for the other
-        self.pid = self._zygote.ask(cwd=str(self._folder), name=self._name, notes=self._notes)
+        self.pid = self._zygote.ask(cwd=str(self._folder), name=self._name, notes=self._notes, seam=seam)
 
     def run(self, cells: Sequence[str]) -> None:
         for cell in cells:
             os.write(self._cells, (json.dumps(cell) + "\n").encode())
 
-    def kill(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)
-        status = self._zygote.ask(reap=self.pid)
+    @property
+    def dead(self) -> bool:
+        """Whether it has ended and waits to be looked after."""
+        return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+
+    def reap(self) -> int:
+        """Wait for its end; gives how it ended, as the system says it."""
+        status = int(self._zygote.ask(reap=self.pid))
         os.close(self._cells)
         self._cells = -1
         self.pid = 0
+        return status
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        status = self.reap()
         assert os.WIFSIGNALED(status), f"it ended by itself: {self.log()}"
         assert os.WTERMSIG(status) == signal.SIGKILL
 
@@ -179,6 +189,12 @@ def _shell(name: str, cwd: str) -> None:
         for line in cells:
             if not shell.run_cell(json.loads(line)).success:
                 note("cell failed", name)
+
+
+def _patch(folder: Path, seam: dict[str, Any]) -> None:
+    from tests.crash.faults import Seam
+
+    Seam(folder / ".nbflow", folder / "image" / ".nbflow", **seam).patch()
 
 
 def _call(place: str, given: dict[str, Any]) -> None:
@@ -228,6 +244,8 @@ def _fork_for_ever() -> None:
                     _call(asked["call"], asked["given"])
                 if asked["notes"]:
                     os.environ["NOTES"] = asked["notes"]
+                if asked["seam"]:
+                    _patch(Path(asked["cwd"]), asked["seam"])
                 _shell(asked["name"], asked["cwd"])
             except BaseException:
                 traceback.print_exc()

@@ -1,6 +1,7 @@
 """Kill and disturb for hours rather than seconds, with other seeds each round: python -m tests.crash.soak [ROUNDS]
 
-One round: 1,000 kernels killed at random moments and 200 engines under two others, 200 writers of the store at chosen
+One round: 1,000 kernels killed at random moments 200 engines under two others, 200 ends at
+one write, 200 writers of the store at chosen
 points, 60 kernels between a file and its entry, a store that dies or fails at 500 of its writes, two kernels and a shell
 for ten minutes. Without ROUNDS until one fails or somebody stops it. Each number has a variable: see SETTINGS.
 """
@@ -12,7 +13,12 @@ import sys
 import time
 
 SETTINGS = {
-    "tests/crash/test_soak.py": {"NBFLOW_KILLS": "1000", "NBFLOW_REAL": "3", "NBFLOW_ENGINE_KILLS": "200"},
+    "tests/crash/test_soak.py": {
+        "NBFLOW_KILLS": "1000",
+        "NBFLOW_REAL": "3",
+        "NBFLOW_ENGINE_KILLS": "200",
+        "NBFLOW_CUTS": "200",
+    },
     "tests/crash/test_store_kills.py": {"NBFLOW_KILLS": "200"},
     "tests/crash/test_artifact_kills.py": {"NBFLOW_KILLS": "60"},
     "tests/crash/test_faults.py": {"NBFLOW_FAULTS": "500"},

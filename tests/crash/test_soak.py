@@ -13,10 +13,12 @@ import pytest
 from nbflow import Engine
 from nbflow.store import doctor
 from tests.crash import work
+from tests.crash.faults import CRASHES, DIED
 from tests.crash.hosts import LightKernel, RealKernel, Zygote
 from tests.crash.ledger import Ledger, Outsider, check_panel, panel_state, whole_artifacts
 
 KILLS = int(os.environ.get("NBFLOW_KILLS", "48"))
+CUTS = int(os.environ.get("NBFLOW_CUTS", "8"))
 ENGINE_KILLS = int(os.environ.get("NBFLOW_ENGINE_KILLS", "12"))
 SEED = int(os.environ.get("NBFLOW_SEED", "7"))
 SHARE = int(os.environ.get("NBFLOW_REAL", "5"))
@@ -162,6 +164,50 @@ def test_kernels_killed_at_random_lose_double_and_repeat_nothing(tmp_path, zygot
         soak.real.stop()
         soak.light.stop()
         soak.outsider.close()
+
+
+class Cuts(Soak):
+    """The same, where each life ends at one of its writes, half of them by a power cut: the next begins with what is left."""
+
+    def live_and_die(self, number: int) -> None:
+        """One life."""
+        seam = {
+            "at": self.chance.choice((60, 120, 240)) + self.chance.randrange(60)
+            if self.barren >= 2
+            else self.chance.randrange(1, 260),
+            "how": self.chance.choice(CRASHES),
+            "power": self.chance.random() < 0.5,
+            "seed": number,
+        }
+        self.light.start(seam)
+        self.light.run(self.cells(self.name))
+        end = time.monotonic() + 60
+        while not (self.light.dead or self.said("finished")):
+            assert time.monotonic() < end, (seam, self.light.log())
+            time.sleep(0.01)
+        if self.light.dead:
+            assert os.waitstatus_to_exitcode(self.light.reap()) == DIED, (seam, self.light.log())
+            shutil.rmtree(self.folder / ".nbflow")
+            (self.folder / "image" / ".nbflow").rename(self.folder / ".nbflow")
+            self.deaths["at work"] += 1
+        else:
+            self.light.kill()
+            self.deaths["after the end"] += 1
+        self.barren = 0 if self.ledger.take() else self.barren + 1
+
+
+def test_power_cuts_and_deaths_at_any_write_cost_nothing_that_was_recorded(tmp_path, zygote):
+    cuts = Cuts(tmp_path, zygote)
+    try:
+        for number in range(1, CUTS + 1):
+            cuts.live_and_die(number)
+            cuts.look(number)
+            if number % 50 == 0:
+                print(f"{number} cuts, {len(cuts.finished)} instances ended, {cuts.deaths}", flush=True)
+        assert cuts.deaths["at work"] >= CUTS // 2, cuts.deaths
+    finally:
+        cuts.light.stop()
+        cuts.outsider.close()
 
 
 class Three:
