@@ -22,7 +22,7 @@ from tests.store.actors import entry, owner
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(3_000)]
 
-DEEP = int(os.environ.get("NBFLOW_FAULTS", "25"))
+DEEP = int(os.environ.get("NBFLOW_FAULTS", "20"))
 
 deeds = st.one_of(
     st.tuples(st.just("append"), st.integers(1, 40)),

@@ -20,7 +20,7 @@ from nbflow.core.model import Kind
 from tests.crash.hosts import LightKernel, RealKernel
 from tests.jupyter.kernels import ROOT
 
-SECONDS = float(os.environ.get("NBFLOW_NEIGHBOURS", "24"))
+SECONDS = float(os.environ.get("NBFLOW_NEIGHBOURS", "18"))
 SOAK = SECONDS >= 300
 """Whether times are judged: on a machine that is busy with other tests they say nothing."""
 

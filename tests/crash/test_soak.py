@@ -17,7 +17,7 @@ from tests.crash.faults import CRASHES, DIED
 from tests.crash.hosts import LightKernel, RealKernel, Zygote
 from tests.crash.ledger import Ledger, Outsider, check_panel, panel_state, whole_artifacts
 
-KILLS = int(os.environ.get("NBFLOW_KILLS", "48"))
+KILLS = int(os.environ.get("NBFLOW_KILLS", "40"))
 CUTS = int(os.environ.get("NBFLOW_CUTS", "8"))
 ENGINE_KILLS = int(os.environ.get("NBFLOW_ENGINE_KILLS", "12"))
 SEED = int(os.environ.get("NBFLOW_SEED", "7"))
