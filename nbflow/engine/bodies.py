@@ -250,6 +250,7 @@ class Body(OnExecutors):
         self._settle((False, StepTimeoutError(msg)))
 
     def _ended(self, attempt: int, outcome: Outcome) -> None:
+        self.engine.thread.leave_if_forked(None if outcome[0] else outcome[1])
         if attempt != self._awaited or self._closed:
             return  # the late end of an attempt that is no longer waited for (S26)
         if self._timed_out:
@@ -260,8 +261,7 @@ class Body(OnExecutors):
         self._awaited = 0
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
-        self._task = self._job = None
+        self._task = self._job = self._timer = None
         self._finish_output()
         succeeded, result = outcome
         if not succeeded:

@@ -325,8 +325,7 @@ class Engine:
         self.thread.post(self.ends.ended, live.created_seq)
         self._finished.append(live.created_seq)
         if len(self._finished) > KEEP_FINISHED:
-            seq = self._finished.pop(0)
-            old = self.live.get(seq)
+            old = self.live.get(seq := self._finished.pop(0))
             if old is not None and old.history.head.finished:
                 self.live.pop(seq, None)
 
@@ -337,6 +336,8 @@ class Engine:
 
         Unfinished instances can be resumed by any engine (S54). Bodies that do not end in time are abandoned.
         """
+        if self.thread.forked:
+            return  # all of it is the parent's
         with self._lock:
             if self.closed:
                 return
@@ -371,8 +372,7 @@ class Engine:
             watch()
 
         def watch() -> None:
-            busy = any(live.activation is not None and not live.activation.over for live in tuple(self.live.values()))
-            if busy:
+            if any(live.activation is not None and not live.activation.over for live in tuple(self.live.values())):
                 self.loop.call_later(0.01, watch, context=self.loop.uncounted)
             else:
                 idle.set()

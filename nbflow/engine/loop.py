@@ -7,20 +7,25 @@ context variable, so whatever `run` starts is counted with it, and bodies, which
 
 import asyncio
 import contextvars
+import errno
 import logging
+import os
+import selectors
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
-from nbflow.clock import SystemClock
+from nbflow.clock import SystemClock, pause
 from nbflow.errors import UsageError
 from nbflow.store.base import Store
+from nbflow.store.descriptor import Identity, identity
 
 log = logging.getLogger("nbflow")
 
 _PATIENCE = 0.001  # seconds without a look at what comes from outside
 _RESTLESS = 0.005  # seconds without the work of a rest, such as a sync, which takes a quarter of a millisecond
+_NAP = 1.0  # seconds
 _monotonic = SystemClock().monotonic
 
 
@@ -101,6 +106,26 @@ class _Handle(asyncio.Handle):
             self._loop.call_exception_handler({"message": "a turn failed", "exception": error, "handle": self})
 
 
+class _WatchedSelector(selectors.DefaultSelector):
+    """Wakes and looks once a second: a loop whose descriptors user code has closed would sleep or spin for ever."""
+
+    def __init__(self, loop: "CountingLoop") -> None:
+        super().__init__()
+        self._loop = loop
+        self._process = os.getpid()
+        self._looked = _monotonic()
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if os.getpid() != self._process:
+            os._exit(0)  # what runs on the loop forked: the child has done what it was to do (S54)
+        now = _monotonic()
+        if now - self._looked >= _NAP:
+            self._looked = now
+            if not self._loop.hears():
+                raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        return super().select(_NAP if timeout is None or timeout > _NAP else timeout)
+
+
 class CountingLoop(asyncio.SelectorEventLoop):
     """The platform's loop; `call_soon` counts, and every task of an activation is known to it.
 
@@ -113,7 +138,8 @@ class CountingLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self.before_rest: Callable[[], None] = _nothing
         self._rest_due = 0.0
-        super().__init__()
+        super().__init__(_WatchedSelector(self))
+        self._pipe = self._sockets()
         self.uncounted = contextvars.Context()
         self._kept: set[asyncio.Task[Any]] = set()
         self.set_task_factory(_make_task)  # type: ignore[arg-type]  # it is only ever given this loop
@@ -143,6 +169,32 @@ class CountingLoop(asyncio.SelectorEventLoop):
         except Exception:
             log.exception("what the workflow loop does before it rests failed")
         self._rest_due = _monotonic() + _RESTLESS
+
+    def hears(self) -> bool:
+        """Whether its wake-up pipe is still what it was."""
+        try:
+            return self._sockets() == self._pipe
+        except OSError:
+            return False
+
+    def _sockets(self) -> list[Identity]:
+        inner = vars(self)
+        return [identity(os.fstat(inner[end].fileno())) for end in ("_ssock", "_csock")]
+
+    def revive(self) -> None:
+        """Give the loop a selector and a wake-up pipe where user code has closed theirs (`os.closerange`).
+
+        The numbers may be somebody else's by now: nothing is closed. What user code had open on the loop is lost.
+        """
+        inner = vars(self)  # parts of asyncio's loop that its stubs do not show
+        for end in (inner["_ssock"], inner["_csock"]):
+            if end is not None:
+                end.detach()
+        inner["_internal_fds"] -= 1
+        _lost.append(inner["_selector"])  # collecting it would close its number
+        inner["_selector"] = _WatchedSelector(self)
+        self._make_self_pipe()  # type: ignore[attr-defined]
+        self._pipe = self._sockets()
 
     def keep(self, task: asyncio.Task[Any]) -> None:
         """Hold a task that nobody else holds until it ends: asyncio itself would let it be collected half way."""
@@ -186,6 +238,7 @@ def _call_all(callbacks: Sequence[Callable[[], None]]) -> None:
         callback()
 
 
+_lost: list[selectors.BaseSelector] = []
 _never_ended: list[asyncio.Task[Any]] = []
 
 
@@ -195,12 +248,19 @@ def keep_for_ever(task: asyncio.Task[Any]) -> None:
     _never_ended.append(task)
 
 
+def leave(error: BaseException | None) -> None:
+    """End a forked child as its body ended."""
+    code = getattr(error, "code", 1) if type(error) is SystemExit else int(error is not None)
+    os._exit(code if type(code) is int else int(code is not None))
+
+
 class LoopThread:
     """The daemon thread that runs the loop, from its first use to `stop`."""
 
     def __init__(self, name: str) -> None:
         self.loop = CountingLoop()
         self._ending = False
+        self._process = os.getpid()
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._thread.start()
 
@@ -208,6 +268,11 @@ class LoopThread:
     def ident(self) -> int:
         """The thread's identity, as `sys._current_frames` has it."""
         return self._thread.ident or 0
+
+    @property
+    def forked(self) -> bool:
+        """Whether this process is a fork: the thread is not in it, and what it worked on is the parent's (S54)."""
+        return os.getpid() != self._process
 
     @property
     def here(self) -> bool:
@@ -220,6 +285,10 @@ class LoopThread:
             try:
                 self.loop.run_forever()  # comes back where user code stops "its" loop: the engine's goes on
             except BaseException as error:  # noqa: BLE001 - not to be the end of the loop of all instances (S30)
+                self.leave_if_forked(error)
+                if isinstance(error, OSError):
+                    self._revive(error)
+                    continue
                 # A task of the user's raised SystemExit, or an object of theirs fails when asyncio formats it: that is
                 # the outcome of that task.
                 if not isinstance(error, SystemExit | KeyboardInterrupt):
@@ -230,6 +299,21 @@ class LoopThread:
         store.on_acked = self.post_all
         store.attend(self.ident)
         self.loop.before_rest = store.sync
+
+    def _revive(self, error: OSError) -> None:
+        """The selector fails: its descriptors are gone, and with them whatever else was open."""
+        log.error(
+            "the workflow loop lost its descriptors (%s): code in this process closed them; it goes on with new ones", error
+        )
+        try:
+            self.loop.revive()
+        except OSError:  # none is free now
+            pause(_NAP)
+
+    def leave_if_forked(self, error: BaseException | None) -> None:
+        """End this process where it is a child that a body forked: it has nothing to do here (S54)."""
+        if self.forked:
+            leave(error)
 
     def post(self, callback: Callable[..., object], *args: object) -> None:
         """Run *callback* on the loop soon, as the engine's own; safe from any thread, nothing after `stop`."""
@@ -273,7 +357,9 @@ class LoopThread:
             raise UsageError(msg)
 
     def stop(self, timeout: float) -> None:
-        """Stop the loop; a loop that user code blocks is left to its daemon thread."""
+        """Stop the loop; a loop that user code blocks is left to its daemon thread, and in a fork to the parent (S54)."""
+        if self.forked:
+            return
         try:
             self.loop.call_soon_threadsafe(self._stop_after, 3)
         except RuntimeError:

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from nbflow.engine.loop import LoopThread
+from nbflow.engine.loop import LoopThread, leave
 
 Outcome = tuple[bool, Any]
 """(True, value) or (False, the exception)."""
@@ -21,10 +21,14 @@ Outcome = tuple[bool, Any]
 
 def call_in(context: contextvars.Context, call: Callable[[], Any]) -> Outcome:
     """Run *call* in *context*; whatever it raises is an outcome (S30)."""
+    process = os.getpid()
     try:
-        return True, context.run(call)
+        outcome: Outcome = True, context.run(call)
     except BaseException as error:  # noqa: BLE001 - SystemExit from a body is a failure of that attempt, no more
-        return False, error
+        outcome = False, error
+    if os.getpid() != process:  # the body forked, and this is the child: it has nothing to do here (S54)
+        leave(None if outcome[0] else outcome[1])
+    return outcome
 
 
 class ThreadJob:
@@ -121,11 +125,8 @@ class BodyThreads:
             self._inbox.put(job)
 
     def _main(self) -> None:
-        process = os.getpid()
         while (job := self._inbox.get()) is not None:
             outcome = call_in(job.context, job.call)
-            if os.getpid() != process:  # the body forked, and this is the child: it has nothing to do here (S54)
-                os._exit(_exit_code(outcome))
             abandoned = job.abandoned
             job.outcome = outcome  # not an argument: asyncio formats those, and user objects may raise when looked at
             self._thread.post(self._finish, job)
@@ -146,14 +147,6 @@ class BodyThreads:
             job.done(outcome)
         finally:
             self._dispatch()
-
-
-def _exit_code(outcome: Outcome) -> int:
-    """How a forked child ends: as its body said."""
-    if outcome[0]:
-        return 0
-    code = getattr(outcome[1], "code", 1) if type(outcome[1]) is SystemExit else 1
-    return code if type(code) is int else int(code is not None)
 
 
 class MainQueue:

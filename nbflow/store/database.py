@@ -287,6 +287,7 @@ class Database:
         return translated(error, self._layout)
 
 
+_UNWRITABLE = ("Permission denied", "Operation not permitted", "Read-only file system", "read-only mode")
 _HOLDER = re.compile(r"Conflicting lock is held in (.*?) ?\(PID (\d+)\)")
 
 
@@ -312,7 +313,7 @@ def translated(error: duckdb.Error, layout: Layout) -> Exception:
         return DamagedLogError(_first(text))
     if "No space left" in text:
         return StoreError(f"{file} cannot be written: no space left on the disk; free some and try again")
-    if "Permission denied" in text or "Read-only file system" in text or "read-only mode" in text:
+    if any(sign in text for sign in _UNWRITABLE):
         return StoreError(
             f"{file} cannot be opened for writing: {_first(text)}; give this user write access to it and to its folder, "
             f"or name another file with NBFLOW_STORE or Engine(path)"

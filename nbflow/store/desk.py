@@ -13,7 +13,11 @@ from nbflow.store import segments
 from nbflow.store.database import Database
 from nbflow.store.journal import Journal
 from nbflow.store.layout import Layout, sync_folder
-from nbflow.store.lease import LIFE, Lease, News
+from nbflow.store.lease import LIFE, Lease, LifeLock, News
+
+
+def _nobody(what: object) -> None:
+    """Nobody is told."""
 
 
 @dataclass(slots=True)
@@ -27,6 +31,9 @@ class Desk:
         meta: what the file said of itself then: settings are part of it.
         news: entries of others about instances, not handed on yet.
         foreign: whether anything of others came.
+        life: the lock that says that this engine lives.
+        expected: the highest seq, while the file is known to end before it, at *found*; else 0.
+        warn: told in words what is wrong without keeping the store from working.
     """
 
     layout: Layout
@@ -43,6 +50,16 @@ class Desk:
     meta: dict[str, str] = field(default_factory=dict)
     news: list[Entry] = field(default_factory=list)
     foreign: bool = False
+    life: LifeLock | None = None
+    expected: int = 0
+    found: int = 0
+    warn: Callable[[str], None] = _nobody
+
+    def take(self, journal: Journal) -> None:
+        """Work with this journal, whose promises are kept in the life lock."""
+        self.journal = journal
+        if self.life is not None:
+            journal.promise = self.life.promise
 
 
 @dataclass(frozen=True, slots=True)

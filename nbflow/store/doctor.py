@@ -14,7 +14,7 @@ from nbflow.clock import SystemClock
 from nbflow.core.head import fold_head
 from nbflow.core.model import Entry
 from nbflow.errors import NbflowError
-from nbflow.store import contents, known, lease, migrate, segments, shape
+from nbflow.store import contents, known, lease, mending, migrate, segments, shape
 from nbflow.store.database import NAME, Database, HeldError
 from nbflow.store.layout import Layout
 from nbflow.store.wholeness import all_blocks, wholeness
@@ -151,20 +151,24 @@ def _inside(layout: Layout, database: Database) -> Iterator[Finding]:
     if not {"entries", "loaded", "meta"} <= tables:
         yield _wrong(f"{layout.file} is a DuckDB file, but no history of nbflow", "name another file")
         return
-    version = migrate.check(layout.file, dict(rows("select key, value from nb.meta")).get("schema", ""))
+    meta = dict(rows("select key, value from nb.meta"))
+    version = migrate.check(layout.file, meta.get("schema", ""))
     if version < migrate.SCHEMA:
         yield _note(f"{layout.file} has schema version {version}", "an engine brings it up to date when it opens the store")
     else:
         shape.tables_as_made(layout, rows)
     all_blocks(layout, rows)
     wholeness(layout, rows)
+    for table in sorted(tables):
+        rows(f"select sum(hash(t)) from nb.{table} as t")  # noqa: S608 - damage inside a block shows when it is read
     [(entries, instances)] = rows("select count(*), count(*) filter (kind = 'created') from nb.entries")
+    yield from _end(layout, rows(mending.LAST)[0][0])
     yield _fine(f"{layout.file}: {entries:,} entries of {instances:,} instances, whole")
     if version == migrate.SCHEMA:
         yield from _known(layout, rows)
     positions = {name: (position, closed) for name, position, closed in rows("select * from nb.loaded")}
     stored = contents.stored_files(rows)
-    yield from _journals(layout, positions, stored)
+    yield from _journals(layout, meta.get("store", ""), positions, stored)
     yield from _artifacts(layout, stored)
     yield from _interrupted(layout, database)
 
@@ -178,17 +182,40 @@ def _known(layout: Layout, rows: known.Asked) -> Iterator[Finding]:
         )
 
 
-def _journals(layout: Layout, positions: dict[str, tuple[int, bool]], stored: dict[str, tuple[str, str]]) -> Iterator[Finding]:
+def _end(layout: Layout, last: int) -> Iterator[Finding]:
+    counter = lease.News(layout)
+    highest = counter.highest() if counter.there() else 0
+    counter.forget()
+    if last < highest:
+        yield _wrong(
+            f"{layout.file} ends at entry {last:,} although {highest:,} were recorded: its end is lost, or it is an older copy",
+            "put the newer file back if you have it; else an engine goes on from what is there, with what is in journals",
+        )
+
+
+def _journals(
+    layout: Layout, store: str, positions: dict[str, tuple[int, bool]], stored: dict[str, tuple[str, str]]
+) -> Iterator[Finding]:
     """Each journal can be read from where it was loaded to; adds the files that it names to *stored*."""
     folder = layout.journal
     present = segments.engines(folder)
     for name in sorted(present):
         position, closed = positions.get(name, (0, False))
         living, end = lease.lives(folder, name) is True, segments.journal_end(folder, name)
-        if not living and not closed and end < position:
+        promised = lease.promised(folder, name)
+        if name not in positions and segments.store_of(folder, name) not in (store, None):
+            yield _note(
+                f"a journal in {folder} is of another store: engine {name[:8]}", "it is left alone; put it where it belongs"
+            )
+            continue
+        if not living and not closed and end < max(position, promised):
             yield _lost(name, folder)
             continue
-        stretch = segments.readable(folder, name, position, 10**9, living=living)
+        try:
+            stretch = segments.readable(folder, name, position, 10**9, store=store, living=living, promised=promised)
+        except NbflowError as error:
+            yield _wrong(*_split(str(error)))
+            continue
         stored |= {uri: (digest, "in a journal") for uri, digest in contents.references(stretch.data)}
         waiting = stretch.data.count(b',"kind":"')
         if living:

@@ -4,7 +4,6 @@ import atexit
 import logging
 import os
 import threading
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +16,8 @@ from nbflow.clock import Clock, SystemClock
 from nbflow.core.history import Head
 from nbflow.core.log import LogChunk
 from nbflow.core.model import Draft, Entry, Owner, StepKey
-from nbflow.errors import StoreError, StoreLockedError
-from nbflow.store import direct, lines, queries, upkeep
+from nbflow.errors import StoreError
+from nbflow.store import direct, forks, lines, queries, upkeep
 from nbflow.store import journal as journals
 from nbflow.store import lease as leases
 from nbflow.store.database import Database, connect
@@ -89,12 +88,12 @@ class FileStore:
             self.created = self._entrance.created
             self.uid = self._desk.uid
             self._journal = journals.Journal(layout.journal, self.engine_id, self.uid, self._acknowledge, segment=segment)
-            self._desk.journal = self._journal
+            self._desk.take(self._journal)
         except BaseException:
             self._loader.stop(1.0)
             self._let_go()
             raise
-        _living.add(self)
+        forks.living.add(self)
         atexit.register(self.close)
 
     # -- closing ------------------------------------------------------------------------------------------------------
@@ -129,19 +128,24 @@ class FileStore:
 
     def _let_go(self) -> None:
         """Close what is locked; the file of the life lock stays for whoever buries us, where that has not been done."""
-        if self._entrance.life is not None:
-            self._entrance.life.forget()
+        if self._desk.life is not None:
+            self._desk.life.forget()
         self._desk.lease.forget()
         self._desk.counter.forget()
 
-    def _leave_to_parent(self) -> None:
+    @property
+    def attaching(self) -> threading.Lock:
+        """Held while the file is attached."""
+        return self._loader.attaching
+
+    def leave_to_parent(self) -> None:
         """In a forked child: hold no lock, be unusable (S54)."""
         self._forked = self._closed = True
         self._journal.leave_to_parent(StoreError(_OF_PARENT))
         self._desk.lease.forget()
         self._desk.counter.forget()
-        if self._entrance.life is not None:
-            self._entrance.life.forget()
+        if self._desk.life is not None:
+            self._desk.life.forget()
 
     # -- what an owner records ----------------------------------------------------------------------------------------
 
@@ -342,7 +346,7 @@ class FileStore:
             try:
                 with self._loader.session(0.5) as session:
                     return int(session.rows("select count(*) from nb.entries")[0][0])
-            except StoreLockedError:
+            except StoreError:  # held by others, or in trouble that is told beside it
                 return None
 
         known = {"entries": self._ask(count), "uid": self.uid, "warnings": list(self.warnings)}
@@ -382,15 +386,3 @@ class FileStore:
         if text not in self.warnings:
             self.warnings.append(text)
             _log.warning("%s", text)
-
-
-_living: weakref.WeakSet[FileStore] = weakref.WeakSet()
-
-
-def _in_child() -> None:
-    for store in list(_living):
-        store._leave_to_parent()  # noqa: SLF001 - of this module
-    _living.clear()
-
-
-os.register_at_fork(after_in_child=_in_child)

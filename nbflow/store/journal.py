@@ -19,6 +19,7 @@ from pathlib import Path
 from nbflow.clock import SystemClock, pause
 from nbflow.errors import NbflowError, StoreError
 from nbflow.store import lines
+from nbflow.store.descriptor import Descriptor, identity
 from nbflow.store.files import open_own
 from nbflow.store.layout import sync_folder
 from nbflow.store.segments import segment_path, segments
@@ -29,13 +30,21 @@ SEGMENT = 16 * 1024 * 1024
 _BATCH = 10_000
 _RETRY = 0.1
 _QUICK = 0.001  # seconds: a sync that takes longer is left to the journal's thread
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_DELETED = "was deleted while its engine was at work: nothing more can be recorded; restart this kernel"
 _log = logging.getLogger("nbflow")
 _monotonic = SystemClock().monotonic
 
 
-class _DiskFullError(Exception):
-    """There is no room now; the same bytes are written to the same place later."""
+class _NotNowError(Exception):
+    """The system refuses to write now, as it says; the same bytes are written to the same place later."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(
+            "no space left on the disk; free some"
+            if error.errno in _FULL
+            else f"{error.strerror or error}; see what keeps this user from writing there"
+        )
 
 
 class Journal:
@@ -50,6 +59,8 @@ class Journal:
 
     Attributes:
         synced: the position up to which everything is durable.
+        promise: told each such position before anything is acknowledged.
+        trouble: what keeps the journal from being written now, None where nothing does.
         syncer: the thread that calls `sync` before it rests: what it appends does not wake the journal's own.
     """
 
@@ -57,6 +68,7 @@ class Journal:
         self, folder: Path, engine: str, store: str, acknowledge: Callable[[list[Acked]], None], *, segment: int = SEGMENT
     ) -> None:
         self.synced = self.syncer = 0
+        self.promise: Callable[[int], None] = lambda _position: None
         self._folder, self._engine, self._store = folder, engine, store
         self._acknowledge, self._segment = acknowledge, segment
         self._queue: deque[tuple[bytes, Acked | None]] = deque()
@@ -64,7 +76,9 @@ class Journal:
         self._due = False
         self._took = 0.0  # seconds, by the last syncs
         self._writing = threading.Lock()  # of everything down to _acks
-        self._descriptor = -1
+        self._file: Descriptor | None = None
+        self._opened_folder = Descriptor(os.open(folder, os.O_RDONLY | os.O_CLOEXEC))
+        self._distrusted = self._listed = False
         self._first = self._offset = 0
         self._headed = -1
         self._unwritten = b""
@@ -72,7 +86,8 @@ class Journal:
         self._acks: list[Acked] = []
         self._flushes: list[tuple[threading.Event, list[NbflowError]]] = []
         self._failure: StoreError | None = None
-        self._complained = self._closing = False
+        self.trouble: StoreError | None = None
+        self._closing = False
         self._wake = threading.Lock()
         self._wake.acquire()
         self._awake = False
@@ -116,7 +131,7 @@ class Journal:
         try:
             if self._closing or not self._sync():  # once it is closed there is no file any more
                 self._signal()
-        except (OSError, _DiskFullError):
+        except _NotNowError:
             self._signal()  # the journal's thread meets it again, and says so
         finally:
             self._syncing.release()
@@ -129,10 +144,8 @@ class Journal:
             with self._writing:
                 while self._queue:
                     self._write_queued()
-        except _DiskFullError:
+        except _NotNowError:
             self._signal()  # the journal's thread tries again, and says so
-        except OSError as error:
-            self._fail(f"cannot be written: {error.strerror or error}")
         if self._failure is not None:
             raise self._failure
 
@@ -140,7 +153,7 @@ class Journal:
         """Return when everything appended so far is durable.
 
         Raises:
-            StoreError: the journal has failed, or the disk is full now.
+            StoreError: the journal has failed, or it cannot be written now.
         """
         if self._failure is not None:
             raise self._failure
@@ -171,18 +184,23 @@ class Journal:
         self._signal()
         self.thread.join()
         with self._syncing:
-            self.abandon()
+            self.let_go()
 
     def leave_to_parent(self, failure: StoreError) -> None:
         """In a forked child: take nothing more."""
         self._failure = failure
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Close what is open."""
         self.abandon()
+        self._opened_folder.close()
 
     def abandon(self) -> None:
-        """Close the descriptor."""
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
+        """Close the file."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
 
     def _signal(self) -> None:
         self._awake = True
@@ -204,19 +222,15 @@ class Journal:
                     with self._syncing:
                         batches -= self._sync()
                 error: NbflowError | None = self._failure
-            except _DiskFullError:
+            except _NotNowError as why:
                 error = StoreError(
-                    f"the journal in {str(self._folder)!r} cannot be written: no space left on the disk; "
-                    f"free some, the entries wait and are written then"
+                    f"the journal in {str(self._folder)!r} cannot be written: {why}, the entries wait and are written then"
                 )
-                if not self._complained:
-                    self._complained = True
+                if self.trouble is None:
                     _log.warning("%s", error)
-            except OSError as failure:
-                self._fail(f"cannot be written: {failure.strerror or failure}")
-                error = self._failure
+                self.trouble = error
             else:
-                self._complained = False
+                self.trouble = None
             for done, errors in flushes:
                 if error is not None:
                     errors.append(error)
@@ -230,32 +244,41 @@ class Journal:
     def _sync(self) -> bool:
         """Make durable what is queued now, and say so; False where it has to be done again."""
         with self._writing:
+            if self._distrusted:
+                self._begin_again()
             self._write_queued()
+            if not self._listed:
+                self._list()
             acks, self._acks = self._acks, []
-            target, descriptor = self._offset, self._descriptor
+            target, file = self._offset, self._file
+        assert file is not None  # `_write_queued` opened one
         started = _monotonic()
         try:
-            os.fdatasync(descriptor)
-            links = os.fstat(descriptor).st_nlink
+            os.fdatasync(file.number)
+            status = os.fstat(file.number)
+            if identity(status) != file.file:
+                raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         except OSError as error:
             # The kernel may have dropped the pages and would say yes the next time: the file is not trusted again.
             _log.warning("fdatasync of the journal in %r failed (%s): a new file is begun", str(self._folder), error)
             with self._writing:
                 self._acks = acks + self._acks
-                self._begin_again()
+                self._distrusted = True
             return False
         self._took += (_monotonic() - started - self._took) / 8
-        if links == 0:
-            self._fail("was deleted while its engine was at work: nothing more can be recorded; restart this kernel")
+        if status.st_nlink == 0:
+            self._fail(_DELETED)
             return False
         self.synced = target
+        self.promise(target)
         with self._writing:
             while self._unsynced and self._unsynced[0][0] <= target:
                 self._unsynced.popleft()
-            if self._offset - self._first >= self._segment:
-                self._rotate()
         if acks:
             self._acknowledge(acks)
+        with self._writing:
+            if self._offset - self._first >= self._segment:
+                self._rotate()
         return True
 
     def _write_queued(self) -> None:
@@ -263,9 +286,10 @@ class Journal:
         count = min(len(queue), _BATCH)
         if count:
             batch = []
-            if self._headed != self.synced or self._descriptor < 0:
+            if self._headed != self.synced or self._file is None:
                 self._headed = self.synced
-                batch.append(lines.header(self._store, self.synced))
+                place = self._offset + len(self._unwritten)
+                batch.append(lines.header(self._store, self.synced, self._engine, place))
             for _ in range(count):
                 line, acked = queue.popleft()
                 if line:
@@ -273,7 +297,7 @@ class Journal:
                 if acked is not None:
                     self._acks.append(acked)
             self._unwritten += b"".join(batch)
-        if self._descriptor < 0:
+        if self._file is None:
             self._open_segment(self._offset)
         if self._unwritten:
             self._put()
@@ -282,54 +306,92 @@ class Journal:
         """Write `_unwritten` at the last good offset; what is there beyond it was torn and is written over."""
         start, data = self._offset - self._first, self._unwritten
         done = 0
-        while done < len(data):
-            try:
-                count = os.pwrite(self._descriptor, data[done:], start + done)
-            except OSError as error:
-                if error.errno in _FULL:
-                    raise _DiskFullError from error
-                raise
-            if count <= 0:
-                raise _DiskFullError
-            done += count
+        try:
+            number = self._reached().number
+            while done < len(data):
+                count = os.pwrite(number, data[done:], start + done)
+                if count <= 0:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                done += count
+        except OSError as error:
+            raise _NotNowError(error) from error
         self._unwritten = b""
         self._offset += len(data)
         self._unsynced.append((self._offset, data))
 
+    def _reached(self) -> Descriptor:
+        """The file; opened anew where user code has closed its descriptor."""
+        file = self._file
+        assert file is not None  # `_open_segment` came before
+        if not file.good:
+            try:
+                again = Descriptor(open_own(segment_path(self._folder, self._engine, self._first), os.O_RDWR))
+            except FileNotFoundError:
+                again = None
+            if again is None or again.file != file.file:
+                self._fail(_DELETED)
+                raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
+            self._file = file = again
+        return file
+
     def _open_segment(self, first: int) -> None:
-        path = segment_path(self._folder, self._engine, first)
+        """Go on in a file that begins there, which is known to the folder before anything in it counts."""
         try:
-            descriptor = open_own(path, os.O_RDWR | os.O_CREAT)
-            sync_folder(self._folder)
+            path = segment_path(self._folder, self._engine, first)
+            new = Descriptor(open_own(path, os.O_RDWR | os.O_CREAT))
         except OSError as error:
-            if error.errno in _FULL:
-                raise _DiskFullError from error
-            raise
-        old, self._descriptor = self._descriptor, descriptor
-        self._first = first
-        if old >= 0:
-            os.close(old)
+            raise _NotNowError(error) from error
+        self.abandon()
+        self._file, self._first, self._listed = new, first, False
+
+    def _list(self) -> None:
+        """Make the name of the file last; the folder stays open, so that this needs no descriptor when none is free."""
+        try:
+            if not self._opened_folder.good:
+                self._opened_folder = Descriptor(os.open(self._folder, os.O_RDONLY | os.O_CLOEXEC))
+            os.fsync(self._opened_folder.number)
+        except OSError as error:
+            raise _NotNowError(error) from error
+        self._listed = True
 
     def _rotate(self) -> None:
         """Begin a new file; all of the old one is durable first, so that damage in it can't pass for its end."""
-        os.fdatasync(self._descriptor)
+        try:
+            os.fdatasync(self._reached().number)
+        except OSError as error:
+            self._distrusted = True
+            raise _NotNowError(error) from error
         self.synced = self._offset
+        self.promise(self.synced)
         self._unsynced.clear()
-        self._open_segment(self._offset)
+        try:
+            self._open_segment(self._offset)
+        except _NotNowError:
+            return  # no room or no descriptor for another one: the old file does, and it is tried again
         self._headed = -1
 
     def _begin_again(self) -> None:
         """Put the bytes that were not durable into a new file, at the positions they had."""
-        data = b"".join(part for _, part in self._unsynced) + self._unwritten
         if self.synced == self._first:  # the file of that name is the one that failed
             path = segment_path(self._folder, self._engine, self._first)
-            path.rename(path.with_suffix(".failed"))
+            try:
+                path.rename(path.with_suffix(".failed"))
+            except FileNotFoundError:
+                pass  # somebody has removed it
+            except OSError as error:
+                raise _NotNowError(error) from error
+        self._unwritten = b"".join(part for _, part in self._unsynced) + self._unwritten
         self._unsynced.clear()
-        self._offset, self._unwritten = self.synced, data
+        self._offset = self.synced
         self.abandon()
+        self._distrusted = False
         self._open_segment(self.synced)
         self._put()
-        os.fdatasync(self._descriptor)
+        try:
+            os.fdatasync(self._reached().number)
+        except OSError as error:
+            self._distrusted = True
+            raise _NotNowError(error) from error
 
     def _fail(self, what: str) -> None:
         self._failure = self._failure or StoreError(f"the journal of this engine in {str(self._folder)!r} {what}")

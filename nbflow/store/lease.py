@@ -17,6 +17,7 @@ from typing import Any
 from nbflow.clock import SystemClock, pause
 from nbflow.core.model import Owner
 from nbflow.errors import StoreError
+from nbflow.store.descriptor import Descriptor, Identity, identity
 from nbflow.store.files import open_own, write_own
 from nbflow.store.layout import Layout, sync_folder, unwritable
 
@@ -42,19 +43,26 @@ def _try_lock(descriptor: int, how: int, path: Path) -> bool:
     return True
 
 
+def _named(path: Path) -> Identity | None:
+    try:
+        return identity(os.stat(path))
+    except OSError:
+        return None
+
+
 class FileLock:
     """An exclusive lock on a file of its own, which may be deleted under us and is then made again."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._descriptor = -1
+        self._held: Descriptor | None = None
 
     def try_acquire(self) -> bool:
         """Take it if it is free."""
         for _ in range(10):
-            if self._descriptor < 0:
-                self._descriptor = self._open()
-            if not _try_lock(self._descriptor, fcntl.LOCK_EX, self.path):
+            if self._held is None or not self._held.good:
+                self._held = self._open()
+            if not _try_lock(self._held.number, fcntl.LOCK_EX, self.path):
                 if self.in_place():
                     return False
             elif self.in_place():
@@ -64,26 +72,22 @@ class FileLock:
 
     def in_place(self) -> bool:
         """Whether the file that is locked is still the one of that name."""
-        try:
-            named, held = os.stat(self.path), os.fstat(self._descriptor)
-        except OSError:
-            return False
-        return (named.st_dev, named.st_ino) == (held.st_dev, held.st_ino)
+        return self._held is not None and self._held.good and self._held.file == _named(self.path)
 
     def release(self) -> None:
         """Give it back."""
-        if self._descriptor >= 0:
-            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        if self._held is not None and self._held.good:
+            fcntl.flock(self._held.number, fcntl.LOCK_UN)
 
     def forget(self) -> None:
         """Close the descriptor; in a forked child the parent's lock stays."""
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
+        held, self._held = self._held, None
+        if held is not None:
+            held.close()
 
-    def _open(self) -> int:
+    def _open(self) -> Descriptor:
         try:
-            return open_own(self.path, os.O_RDWR | os.O_CREAT)
+            return Descriptor(open_own(self.path, os.O_RDWR | os.O_CREAT))
         except OSError as error:
             raise unwritable(self.path, error) from error
 
@@ -169,31 +173,58 @@ def process_name(pid: int) -> str:
 
 
 class LifeLock:
-    """An empty file that an engine keeps locked for as long as it lives."""
+    """A file that an engine keeps locked for as long as it lives; in it stands how much its journal holds for good.
+
+    That number is written after each sync and never synced itself: it may be behind, never ahead, so a journal that ends
+    before it was cut by something else than a crash.
+    """
 
     def __init__(self, folder: Path, engine: str) -> None:
         self.path = folder / f"{engine}{LIFE}"
-        temporary = folder / f".{engine}{LIFE}"
+        self._promised = b""
+        self._held = self._locked()
+
+    def _locked(self) -> Descriptor:
+        temporary = self.path.with_name(f".{self.path.name}")
         try:
-            self._descriptor = open_own(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+            held = Descriptor(open_own(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL))
         except OSError as error:
             raise unwritable(temporary, error) from error
         try:
-            if not _try_lock(self._descriptor, fcntl.LOCK_EX, temporary):
+            if not _try_lock(held.number, fcntl.LOCK_EX, temporary):
                 msg = f"{str(temporary)!r} is locked by somebody else; make a new Engine"
                 raise StoreError(msg)
+            os.write(held.number, self._promised)
             temporary.replace(self.path)
-            sync_folder(folder)
+            sync_folder(self.path.parent)
         except BaseException:
-            self.forget()
+            held.close()
             temporary.unlink(missing_ok=True)
             raise
+        return held
+
+    def promise(self, position: int) -> None:
+        """Say that the journal is durable up to there."""
+        self._promised = b"%015d\n" % position
+        try:
+            if self._held.good:
+                os.pwrite(self._held.number, self._promised, 0)
+        except OSError:
+            pass  # a second opinion of what the journal itself holds: without it less is noticed, nothing lost
+
+    def keep(self) -> None:
+        """Lock it anew where its file was deleted or its descriptor closed; others would take this engine for dead."""
+        if self._held.number < 0 or (self._held.good and self._held.file == _named(self.path)):
+            return
+        if _named(self.path) is None:
+            self._held.close()
+            self._held = self._locked()
+        elif not self._held.good and (descriptor := seize(self.path.parent, self.path.name.removesuffix(LIFE))) is not None:
+            self._held = Descriptor(descriptor)
 
     def forget(self) -> None:
         """Close the descriptor."""
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
+        self._held.close()
 
 
 def lives(folder: Path, engine: str) -> bool | None:
@@ -205,6 +236,20 @@ def lives(folder: Path, engine: str) -> bool | None:
         return None
     try:
         return not _try_lock(descriptor, fcntl.LOCK_SH, path)
+    finally:
+        os.close(descriptor)
+
+
+def promised(folder: Path, engine: str) -> int:
+    """Up to where an engine has called its journal durable; 0 where that is not known."""
+    try:
+        descriptor = open_own(folder / f"{engine}{LIFE}", os.O_RDONLY)
+    except OSError:
+        return 0
+    try:
+        return int(os.pread(descriptor, 16, 0) or b"0")
+    except (OSError, ValueError):
+        return 0
     finally:
         os.close(descriptor)
 
@@ -235,45 +280,63 @@ def seize(folder: Path, engine: str) -> int | None:
 
 
 class News:
-    """A counter that rises before each commit: who polls it learns that others may have written."""
+    """A counter that rises before each commit: who polls it learns that others may have written.
+
+    Beside it the highest seq that was committed, written after the commit and never synced: it may be behind, never ahead,
+    so a file that ends before it has lost its end.
+    """
 
     def __init__(self, layout: Layout) -> None:
         self._path = layout.beside("news")
-        self._descriptor = -1
-        self._inode = 0
+        self._file: Descriptor | None = None
         self._reading = threading.Lock()
 
     def read(self) -> Count:
         """The counter, and the file it is in: one made anew counts from the start again."""
+        return self._inode_and(0)
+
+    def highest(self) -> int:
+        """The highest seq that was committed, 0 where that is not known."""
+        return self._inode_and(8)[1]
+
+    def reached(self, seq: int) -> None:
+        """Note the highest seq after its commit, under the lease."""
         with self._reading:
-            try:
-                inode = os.stat(self._path).st_ino
-            except FileNotFoundError:
-                inode = 0
-            if inode != self._inode or self._descriptor < 0:
-                self._open()
-            data = os.pread(self._descriptor, 8, 0)
-            return self._inode, int(struct.unpack("<Q", data)[0]) if len(data) == 8 else 0
+            os.pwrite(self._opened().number, struct.pack("<Q", seq), 8)
+
+    def _inode_and(self, place: int) -> Count:
+        with self._reading:
+            file = self._opened()
+            data = os.pread(file.number, 8, place)
+            return file.file[1], int(struct.unpack("<Q", data)[0]) if len(data) == 8 else 0
+
+    def there(self) -> bool:
+        """Whether anything was ever counted."""
+        return self._path.exists()
 
     def bump(self) -> Count:
         """Raise it, under the lease; gives the new count."""
         inode, count = self.read()
-        os.pwrite(self._descriptor, struct.pack("<Q", count + 1), 0)
+        with self._reading:
+            os.pwrite(self._opened().number, struct.pack("<Q", count + 1), 0)
         return inode, count + 1
 
     def forget(self) -> None:
         """Close the descriptor."""
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
 
-    def _open(self) -> None:
-        self.forget()
-        try:
-            self._descriptor = open_own(self._path, os.O_RDWR | os.O_CREAT)
-        except OSError as error:
-            raise unwritable(self._path, error) from error
-        self._inode = os.fstat(self._descriptor).st_ino
+    def _opened(self) -> Descriptor:
+        file = self._file
+        if file is None or not file.good or file.file != _named(self._path):
+            self.forget()
+            try:
+                file = Descriptor(open_own(self._path, os.O_RDWR | os.O_CREAT))
+            except OSError as error:
+                raise unwritable(self._path, error) from error
+            self._file = file
+        return file
 
 
 def own_holder(engine: str, notebook: str) -> dict[str, Any]:
@@ -282,6 +345,6 @@ def own_holder(engine: str, notebook: str) -> dict[str, Any]:
 
 
 __all__ = [
-    "LIFE", "FileLock", "Lease", "LifeLock", "News", "alive", "lives", "own_holder", "process_name", "seize",
+    "LIFE", "FileLock", "Lease", "LifeLock", "News", "alive", "lives", "own_holder", "process_name", "promised", "seize",
     "stopped_process",
 ]  # fmt: skip

@@ -3,13 +3,14 @@
     {"f":"<length><crc>","kind":"do.finished","created_seq":1,…}      an entry
     {"f":"<length><crc>","source":"<hash>","text":"…"}                a source text
     {"f":"<length><crc>","log":{"created_seq":1,…}}                   what an attempt put out
-    {"f":"<length><crc>","journal":1,"store":"<uid>","synced":4096}   the header of a batch
+    {"f":"<length><crc>","journal":1,"store":"<uid>","synced":4096,"engine":"<id>","at":4096}   the header of a batch
 
 Each line is whole JSON, so DuckDB reads a stretch of a journal as it is and the frame costs no parsing of its own.
 """
 
 import json
 import zlib
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -48,6 +49,8 @@ class _Header(msgspec.Struct):
     journal: int
     store: str
     synced: int
+    engine: str = ""  # of an nbflow that did not say yet
+    at: int = -1
 
 
 class _Source(msgspec.Struct):
@@ -139,9 +142,9 @@ def of_log(chunk: LogChunk) -> bytes:
     return _encode(_Log(chunk))
 
 
-def header(store: str, synced: int) -> bytes:
-    """The first line of a batch, framed: up to where the journal was synced when it was written."""
-    return framed(_encode(_Header(FORMAT, store, synced)))
+def header(store: str, synced: int, engine: str, at: int) -> bytes:
+    """The first line of a batch, framed: whose it is, where it is, up to where the journal was synced when it was written."""
+    return framed(_encode(_Header(FORMAT, store, synced, engine, at)))
 
 
 def framed(line: bytes) -> bytes:
@@ -194,12 +197,26 @@ def highest_synced(data: bytes) -> int:
     return highest
 
 
-def store_of(data: bytes) -> str | None:
-    """The store that the journal beginning with *data* belongs to."""
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a header says of itself: of which store and engine it is, where it stands, in which format.
+
+    The engine is empty and the place -1 where an nbflow wrote it that did not say.
+    """
+
+    store: str
+    engine: str
+    at: int
+    version: int
+
+
+def origin(data: bytes) -> Origin | None:
+    """What the header says that *data* begins with, None where that is no header."""
     end = data.find(b"\n")
     if end < 0 or data[FRAME : FRAME + len(_HEADER)] != _HEADER or not _good(data, 0, end):
         return None
-    return _decode_header(b"{" + data[FRAME:end]).store
+    header = _decode_header(b"{" + data[FRAME:end])
+    return Origin(header.store, header.engine, header.at, header.journal)
 
 
 def holds_sources(data: bytes) -> bool:

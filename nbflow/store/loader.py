@@ -43,6 +43,7 @@ class Loader:
         held_by: who keeps the file from us now, in words.
         trouble: what keeps the journal from being loaded, other than that.
         closing: whether waits for the file are given up.
+        attaching: held while the file is attached, and while this process forks: DuckDB would keep it attached in the child.
     """
 
     def __init__(self, desk: Desk, lock_timeout: float, tell: Callable[[list[Entry]], None]) -> None:
@@ -53,6 +54,7 @@ class Loader:
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._looks: list[Callable[[], None]] = []
         self._looking = threading.Lock()
+        self.attaching = threading.Lock()
         self._time = SystemClock()
         self._next_load = self._time.monotonic() + LOAD_EVERY  # what an engine begins with is not in the way of its first jobs
         self.closing = self._stopping = False
@@ -149,6 +151,7 @@ class Loader:
                 session.abort()
                 self._explain(error)
                 raise
+            self.trouble = None
             break
         self._hand_on()
 
@@ -174,7 +177,8 @@ class Loader:
             if not lease.acquire(max(0.0, deadline - self._time.monotonic()), given_up):
                 raise self._locked(lease.holder(), timeout)
             try:
-                yield
+                with self.attaching:
+                    yield
             finally:
                 lease.release()
             if given_up() or self._time.monotonic() >= deadline:
@@ -249,6 +253,12 @@ class Loader:
         return self._next_load - self._time.monotonic()
 
     @property
+    def trouble_of_writing(self) -> StoreError | None:
+        """What keeps entries from the journal or from the file now."""
+        journal = self.desk.journal
+        return (journal.trouble if journal is not None else None) or self.trouble
+
+    @property
     def _backlog(self) -> bool:
         journal = self.desk.journal
         return journal is not None and (journal.behind or journal.synced > self.desk.own)
@@ -258,6 +268,8 @@ class Loader:
         now = self._time.monotonic()
         due = self._backlog and now >= self._next_load
         try:
+            if self.desk.life is not None:
+                self.desk.life.keep()
             moved = self.desk.counter.read() != self.desk.noticed
             if self._looks and not moved:
                 self._answer()

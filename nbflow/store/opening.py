@@ -1,6 +1,7 @@
 """Open a store: make or check its file, take over the journals of the dead, become known to the others."""
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from nbflow import ids
 from nbflow.errors import StoreCorruptError, StoreError
@@ -18,13 +19,12 @@ class Entrance:
 
     Attributes:
         created: whether the store was made here.
-        life: the lock that says that this engine lives.
     """
 
     def __init__(self, loader: Loader, warn: Callable[[str], None]) -> None:
         self.created = False
-        self.life: leases.LifeLock | None = None
-        self._loader, self._desk, self._warn = loader, loader.desk, warn
+        self._loader, self._desk = loader, loader.desk
+        self._desk.warn = warn
 
     def open(self) -> None:
         """Make or check the file, take over the journals of the dead, become known."""
@@ -37,9 +37,14 @@ class Entrance:
             artifacts = str(layout.artifacts)
             if session.rows("select value from nb.meta where key = 'artifacts'") != [(artifacts,)]:
                 session.change("update nb.meta set value = $1 where key = 'artifacts'", [artifacts])
-            self.life = leases.LifeLock(layout.journal, self._desk.engine)
+            self._desk.life = leases.LifeLock(layout.journal, self._desk.engine)
             session.register()
-        self._loader.after(self._take_over_the_dead, lambda _: None)
+        try:
+            self._loader.after(self._take_over_the_dead, Session.mend)
+        except BaseException:
+            with suppress(StoreError), self._loader.session() as session:
+                session.unregister()  # it never worked here, so its journal is not to be missed
+            raise
 
     def _first_meta(self) -> dict[str, str]:
         return {
@@ -95,7 +100,9 @@ class Entrance:
             )
             raise StoreError(msg)
         copy = migrate.bring_up_to_date(database, layout.file, version)
-        self._warn(f"{str(layout.file)!r} was brought to schema version {migrate.SCHEMA}; a copy as it was is {str(copy)!r}")
+        self._desk.warn(
+            f"{str(layout.file)!r} was brought to schema version {migrate.SCHEMA}; a copy as it was is {str(copy)!r}"
+        )
 
     def _take_over_the_dead(self, session: Session) -> bool:
         folder = self._desk.layout.journal
@@ -105,7 +112,7 @@ class Entrance:
             if life is False:
                 complete &= session.bury(engine) is not False
                 if (lost := session.lost(engine)) is not None:
-                    self._warn(lost)
+                    self._desk.warn(lost)
             elif life is None:
                 complete &= session.load(engine)
         return complete

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from nbflow.errors import StoreCorruptError
+from nbflow.errors import StoreCorruptError, StoreVersionError
 from nbflow.store import lines
 from nbflow.store.files import open_own
 
@@ -44,7 +44,7 @@ def segments(folder: Path, engine: str) -> list[Segment]:
     """The files of a journal in order; each ends where the next begins, whatever it holds beyond."""
     found = []
     prefix = f"{engine}."
-    for entry in os.scandir(folder):
+    for entry in _listed(folder):
         if entry.name.startswith(prefix) and entry.name.endswith(SUFFIX) and not entry.is_symlink():
             first = entry.name[len(prefix) : -len(SUFFIX)]
             if first.isdigit():
@@ -62,7 +62,15 @@ def segments(folder: Path, engine: str) -> list[Segment]:
 
 def engines(folder: Path) -> set[str]:
     """The ids of engines that have a lock file or a journal here."""
-    return {entry.name.partition(".")[0] for entry in os.scandir(folder) if entry.name.endswith((SUFFIX, ".nbj"))}
+    return {entry.name.partition(".")[0] for entry in _listed(folder) if entry.name.endswith((SUFFIX, ".nbj"))}
+
+
+def _listed(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except FileNotFoundError:
+        return []  # somebody removed the folder: no journal is there, and whoever misses one says so
 
 
 def known_good(folder: Path, engine: str, start: int, end: int, rows: int) -> Stretch:
@@ -81,11 +89,14 @@ def known_good(folder: Path, engine: str, start: int, end: int, rows: int) -> St
     return Stretch(b"".join(parts), start, position, last=position >= end or position == start)
 
 
-def readable(folder: Path, engine: str, start: int, rows: int, *, living: bool) -> Stretch:
+def readable(folder: Path, engine: str, start: int, rows: int, *, store: str, living: bool, promised: int = 0) -> Stretch:
     """Lines of somebody's journal, from *start* to its last good line or *rows* lines on.
 
+    Bytes that are not there although they were *promised* are for the caller to notice: the stretch ends before.
+
     Raises:
-        StoreCorruptError: a line of a dead engine's journal is bad that had been synced.
+        StoreCorruptError: a line of a dead engine's journal is bad that had been synced, or a file of it is another one.
+        StoreVersionError: a newer nbflow wrote it.
     """
     found = segments(folder, engine)
     parts: list[bytes] = []
@@ -97,7 +108,8 @@ def readable(folder: Path, engine: str, start: int, rows: int, *, living: bool) 
         if segment.first > position:
             if living:  # its owner has removed what was loaded, or is beginning a file
                 break
-            raise _missing(folder, engine, position, segment)
+            raise missing(folder, engine, position, segment.first)
+        _check_origin(segment, engine, store)
         data, count, whole = _lines(segment, position, segment.end, left, lines.good_end, sync=living)
         parts.append(data)
         position += len(data)
@@ -107,7 +119,7 @@ def readable(folder: Path, engine: str, start: int, rows: int, *, living: bool) 
             break
         if position < segment.end:
             if not living:
-                _check_end(found[number:], position)
+                _check_end(found[number:], position, promised)
             break
     return Stretch(b"".join(parts), start, position, last)
 
@@ -132,19 +144,21 @@ def _lines(
         size *= 4  # one line longer than that
 
 
-def _missing(folder: Path, engine: str, start: int, segment: Segment) -> StoreCorruptError:
+def missing(folder: Path, engine: str, start: int, end: int) -> StoreCorruptError:
+    """What to say where a journal has no file of the bytes from *start* to *end*."""
+    following = segment_path(folder, engine, end)
+    advice = f"put it back, or move {following.name!r} and what follows it out of the folder to go on without those entries"
     return StoreCorruptError(
-        f"the journal of engine {engine} in {str(folder)!r} misses the bytes from {start} to {segment.first}: "
-        f"a file of it was removed or cut; put it back, or move {segment.path.name!r} and what follows it out of the "
-        f"folder to go on without those entries. Nothing was changed"
+        f"the journal of engine {engine} in {str(folder)!r} misses the bytes from {start} to {end}: a file of it was removed "
+        f"or cut; {advice if following.exists() else 'put it back'}. Nothing was changed"
     )
 
 
-def _check_end(found: list[Segment], bad: int) -> None:
+def _check_end(found: list[Segment], bad: int, promised: int) -> None:
     """Tell the torn end of a journal from damage in its middle: what was synced had no bad line."""
     segment = found[0]
     synced = found[1].first if len(found) > 1 else lines.highest_synced(_read(segment, segment.first, segment.end))
-    if bad < synced:
+    if bad < synced or bad < promised <= segment.end:
         msg = (
             f"{str(segment.path)!r} is damaged at byte {bad - segment.first}: lines that were safely on disk cannot be read; "
             f"restore the file from a backup, or move it out of the folder to go on without its last entries. "
@@ -162,7 +176,32 @@ def journal_end(folder: Path, engine: str) -> int:
 def store_of(folder: Path, engine: str) -> str | None:
     """The id of the store that a journal belongs to, None where it does not say."""
     found = segments(folder, engine)
-    return lines.store_of(_read(found[0], found[0].first, min(found[0].end, found[0].first + 4096))) if found else None
+    said = _origin(found[0]) if found else None
+    return None if said is None else said.store
+
+
+def _origin(segment: Segment) -> lines.Origin | None:
+    return lines.origin(_read(segment, segment.first, min(segment.end, segment.first + 4096)))
+
+
+def _check_origin(segment: Segment, engine: str, store: str) -> None:
+    """A file that was put in the place of another is not read as that one."""
+    said = _origin(segment)
+    if said is None:
+        return
+    if said.version > lines.FORMAT:
+        msg = (
+            f"{str(segment.path)!r} was written by a newer nbflow (journal format {said.version}, this one knows "
+            f"{lines.FORMAT}): upgrade nbflow and restart this kernel. Nothing was changed"
+        )
+        raise StoreVersionError(msg)
+    if said.store != store or said.engine not in ("", engine) or said.at not in (-1, segment.first):
+        msg = (
+            f"{str(segment.path)!r} is not the file that was written there: it says that it is of store {said.store!r}, "
+            f"engine {said.engine!r}, from byte {said.at} on; put the right file back, or move this one out of the folder to "
+            f"go on without its entries. Nothing was changed"
+        )
+        raise StoreCorruptError(msg)
 
 
 def count_entries(folder: Path, engine: str, start: int, end: int) -> int:

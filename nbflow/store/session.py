@@ -19,11 +19,8 @@ from nbflow.core.log import LogChunk
 from nbflow.core.model import Entry, Kind, StepKey
 from nbflow.errors import StoreCorruptError, StoreError
 from nbflow.store import desk as desks
-from nbflow.store import known, lines, migrate, segments, shape
-from nbflow.store.database import DamagedLogError
+from nbflow.store import known, lease, lines, mending, migrate, segments, shape
 from nbflow.store.desk import Desk, Opening, placed
-from nbflow.store.layout import sync_folder
-from nbflow.store.lease import lives, seize
 
 ROWS = 5_000
 """As many are loaded or read in one lease, so that nobody waits long for his turn."""
@@ -43,7 +40,7 @@ class Session:
         self._buried: dict[str, int | None] = {}
         self._lost: dict[str, str] = {}
         self._last = 0
-        self._whole = False
+        self._whole = self._mending = False
         self._own_before = 0
         self._replacement: Path | None = None
 
@@ -61,7 +58,8 @@ class Session:
                 f"what was recorded since waits in the journal in {str(desk.layout.journal)!r}"
             )
             raise StoreCorruptError(msg)
-        self._attach()
+        if mending.attach(desk):
+            self._whole = False
         if opening is not None:
             opening.bring_up_to_date()
         self._check()
@@ -70,7 +68,9 @@ class Session:
         for journal, position, closed in self._database.rows("select journal, position, closed from nb.loaded"):
             self._positions[journal] = (position, closed)
         self._registered = set(self._positions)
-        self._last = self._database.rows("select coalesce(max(seq), 0) from nb.entries")[0][0]
+        self._last = self._database.rows(mending.LAST)[0][0]
+        mending.notice(desk, self._last, opening=opening is not None)
+        self._mending = bool(desk.expected)
         self._notice()
 
     def end(self) -> None:
@@ -82,6 +82,8 @@ class Session:
                 msg = f"the lock beside {str(desk.layout.file)!r} was deleted meanwhile: nothing was written; try again"
                 raise StoreError(msg)
             database.commit()
+            if not desk.expected:
+                desk.counter.reached(self._last)
         else:
             database.rows("commit")
         desk.seen = self._last
@@ -96,7 +98,7 @@ class Session:
         if self._whole and desk.journal is not None:
             desk.journal.remove_until(self._own_before)
         for engine, descriptor in self._buried.items():
-            desks.bury(desk.layout.journal, engine, damaged=engine in self._lost)
+            desks.bury(desk.layout.journal, engine, damaged=self._mending or engine in self._lost)
             if descriptor is not None:
                 os.close(descriptor)
         self._buried = {}
@@ -112,30 +114,6 @@ class Session:
             if descriptor is not None:
                 os.close(descriptor)
         self._buried = {}
-
-    def _attach(self) -> None:
-        layout = self._desk.layout
-        try:
-            self._database.attach()
-        except DamagedLogError as error:
-            aside = desks.free_name(layout.wal.with_name(f"{layout.wal.name}.damaged"))
-            layout.wal.rename(aside)
-            try:
-                self._database.attach()
-            except Exception as second:
-                aside.rename(layout.wal)
-                msg = (
-                    f"{str(layout.file)!r} cannot be opened, with its log or without: {error}; restore it from a backup. "
-                    f"Nothing was changed"
-                )
-                raise StoreCorruptError(msg) from second
-            sync_folder(layout.file.parent)
-            self._whole = False
-            _log.warning(
-                "%s: DuckDB refused its log (%s), which is kept as %s; entries of journals are loaded again, "
-                "what was written to the file directly in that moment (creations, commands) may be missing",
-                layout.file, error, aside.name,
-            )  # fmt: skip
 
     def _check(self) -> None:
         desk = self._desk
@@ -211,6 +189,8 @@ class Session:
         if start >= end:
             return True
         stretch = segments.known_good(desk.layout.journal, desk.engine, start, end, ROWS)
+        if stretch.end == start:
+            raise segments.missing(desk.layout.journal, desk.engine, start, end)
         self._take(desk.engine, stretch)
         return stretch.last
 
@@ -227,8 +207,9 @@ class Session:
             return True
         if self._foreign(engine):
             return True
-        living = engine not in self._buried and lives(folder, engine) is True
-        stretch = segments.readable(folder, engine, start, ROWS, living=living)
+        living = engine not in self._buried and lease.lives(folder, engine) is True
+        promised = lease.promised(folder, engine)
+        stretch = segments.readable(folder, engine, start, ROWS, store=desk.uid, living=living, promised=promised)
         self._take(engine, stretch)
         return stretch.last
 
@@ -245,8 +226,9 @@ class Session:
         return complete
 
     def _foreign(self, engine: str) -> bool:
-        """Whether a journal is of another store that was here before."""
-        return segments.store_of(self._desk.layout.journal, engine) not in (self._desk.uid, None)
+        """Whether a journal is of another store that was here before; one of an engine that is known here cannot be."""
+        known = engine in self._registered
+        return not known and segments.store_of(self._desk.layout.journal, engine) not in (self._desk.uid, None)
 
     def lost(self, engine: str) -> str | None:
         """What to say where a dead engine's journal, which `bury` came for, is not what the file remembers of it."""
@@ -255,8 +237,8 @@ class Session:
     def _compare(self, engine: str, *, locked: bool) -> None:
         position, closed = self._positions.get(engine, (-1, False))
         folder = self._desk.layout.journal
-        end = segments.journal_end(folder, engine)
-        if closed or (locked and position <= end):  # one that died before the file knew of it had recorded nothing yet
+        end, promised = segments.journal_end(folder, engine), lease.promised(folder, engine)
+        if closed or (locked and max(position, promised) <= end):  # one that the file did not know had recorded nothing yet
             return
         kept = f"; what is left of it stays in {str(folder)!r}, its name ending in .damaged" if end > 0 else ""
         self._lost[engine] = (
@@ -272,8 +254,8 @@ class Session:
         if self._foreign(engine):
             return True
         if engine not in self._buried:
-            descriptor = seize(desk.layout.journal, engine)
-            if descriptor is None and lives(desk.layout.journal, engine):
+            descriptor = lease.seize(desk.layout.journal, engine)
+            if descriptor is None and lease.lives(desk.layout.journal, engine):
                 return None
             self._buried[engine] = descriptor
             self._compare(engine, locked=descriptor is not None)
@@ -288,6 +270,12 @@ class Session:
         self._set_position(engine, max(0, self._positions.get(engine, (0, False))[0]), closed=True)
         return True
 
+    def mend(self) -> None:
+        """When an engine opens and all journals are loaded: say what is missing all the same."""
+        after = mending.mend(self._desk, self._last)
+        if after != self._last:
+            self._last, self._dirty = after, True
+
     def close_own(self) -> None:
         """The orderly end of this engine: its journal is loaded and goes."""
         self._set_position(self._desk.engine, self._positions.get(self._desk.engine, (0, False))[0], closed=True)
@@ -296,6 +284,10 @@ class Session:
     def register(self) -> None:
         """Tell the file that this engine exists, so that its journal can be missed."""
         self._set_position(self._desk.engine, 0, closed=False)
+
+    def unregister(self) -> None:
+        """This engine does not come to work after all."""
+        self.change("delete from nb.loaded where journal = $1", [self._desk.engine])
 
     def _take(self, engine: str, stretch: segments.Stretch) -> None:
         if stretch.end > stretch.start:

@@ -28,6 +28,7 @@ def facts(loader: Loader, synced: int) -> dict[str, Any]:
         "size": desk.layout.file.stat().st_size,
         "journalled": segments.count_entries(folder, desk.engine, desk.own, synced),
         "holder": loader.held_by,
+        "trouble": str(trouble) if (trouble := loader.trouble_of_writing) is not None else None,
         "engines": sum(bool(lives(folder, engine)) for engine in segments.engines(folder)),
         "schema": migrate.SCHEMA,
     }

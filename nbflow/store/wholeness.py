@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from nbflow.errors import StoreCorruptError
+from nbflow.store import mending
 from nbflow.store.layout import Layout
 
 Rows = Callable[[str], list[tuple[Any, ...]]]
@@ -19,7 +20,7 @@ def wholeness(layout: Layout, rows: Rows) -> None:
     """
     [(block,)] = rows("select block_size from pragma_database_size() where database_name = 'nb'")
     _has_blocks(layout, _last_block(rows, "nb.entries") + 1, block)
-    last, count = rows("select coalesce(max(seq), 0), count(*) from nb.entries")[0]
+    [(last,)], [(count,)] = rows(mending.LAST), rows("select count(*) from nb.entries")
     purged = int(rows("select coalesce(max(value), '0') from nb.meta where key = 'purged'")[0][0])
     if last - count != purged:
         msg = (

@@ -38,7 +38,7 @@ def read_back(folder: Path, engine: str = "e", *, living: bool = False) -> list[
     found: list[bytes] = []
     position = 0
     while True:
-        stretch = segments.readable(folder, engine, position, 1000, living=living)
+        stretch = segments.readable(folder, engine, position, 1000, store="store", living=living)
         found += [text for text in stretch.data.split(b"\n") if text and b'"kind":' in text]
         if stretch.last:
             return found
@@ -224,6 +224,67 @@ def test_a_full_disk_delays_entries_and_the_same_bytes_come_to_the_same_place_la
     assert len(read_back(folder)) == 20
 
 
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EPERM, errno.EIO, errno.EDQUOT, errno.ENOMEM])
+def test_whatever_the_system_refuses_a_write_with_is_waited_for(folder, monkeypatch, number):
+    journal, order = journal_of(folder)
+    journal.append(line(0), lambda: order.append(0))
+    journal.flush()
+    real = os.pwrite
+
+    def pwrite(descriptor, data, offset):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    journal.append(line(1), lambda: order.append(1))
+    with pytest.raises(StoreError, match="the entries wait and are written then"):
+        journal.flush()
+    assert journal.trouble is not None
+    assert order == [0]
+    monkeypatch.setattr(os, "pwrite", real)
+    eventually(lambda: order == [0, 1])
+    journal.close()
+    assert len(read_back(folder)) == 2
+
+
+@pytest.mark.parametrize("what", ["open", "fsync", "fdatasync"])
+def test_a_new_file_that_cannot_be_begun_costs_no_entry_and_no_acknowledgement(folder, monkeypatch, what):
+    journal, order = journal_of(folder, segment=600)
+    real, refusing = getattr(os, what), []
+
+    def refuses(*given, **options):
+        if refusing and refusing.pop():
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return real(*given, **options)
+
+    monkeypatch.setattr(os, what, refuses)
+    for number in range(40):
+        journal.append(line(number), lambda n=number: order.append(n))
+        refusing.append(number % 3 == 1)
+        try:
+            journal.flush()
+        except StoreError:
+            pass  # it waits
+    eventually(lambda: order == list(range(40)))
+    journal.close()
+    refusing.clear()
+    assert len(read_back(folder)) == 40
+
+
+def test_a_descriptor_that_user_code_closed_is_opened_anew_and_its_number_left_alone(folder):
+    journal, order = journal_of(folder)
+    for number in range(6):
+        if number % 2:
+            os.close(journal._file.number)
+        mine = os.open(folder / "mine", os.O_RDWR | os.O_CREAT)  # gets the number
+        journal.append(line(number), lambda n=number: order.append(n))
+        journal.flush()
+        assert os.fstat(mine).st_size == 0
+        os.close(mine)
+    journal.close()
+    assert order == list(range(6))
+    assert len(read_back(folder)) == 6
+
+
 def test_a_short_write_is_continued_at_its_offset(folder, monkeypatch):
     real = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda d, data, offset: real(d, data[: max(1, len(data) // 3)], offset))
@@ -335,17 +396,24 @@ def test_a_dead_engines_journal_is_loaded_and_removed_by_the_next(file, opened):
     assert store.warnings == []
 
 
+UNSYNCED = f"{HUNDRED}\nstore.append(finished(created, 'last')); store.write()"  # no sync, as of a start
+
+
 def test_a_torn_last_line_is_the_end(file, opened):
-    path = only_segment(file, killed_after(file, HUNDRED))
+    path = only_segment(file, killed_after(file, UNSYNCED))
     path.write_bytes(path.read_bytes()[:-10])
-    assert len(opened().read(1)) == 2 + 99
+    store = opened()
+    assert len(store.read(1)) == 2 + 100
+    assert store.warnings == []
 
 
 def test_zeros_at_the_end_are_the_end(file, opened):
-    path = only_segment(file, killed_after(file, HUNDRED))
+    path = only_segment(file, killed_after(file, UNSYNCED))
     data = path.read_bytes()
     path.write_bytes(data[:-150] + bytes(400))
-    assert len(opened().read(1)) == 2 + 99
+    store = opened()
+    assert len(store.read(1)) == 2 + 100
+    assert store.warnings == []
 
 
 def test_a_flipped_bit_in_what_was_synced_is_an_error_and_nothing_is_touched(file, opened):
