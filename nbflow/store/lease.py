@@ -222,6 +222,11 @@ class LifeLock:
         elif not self._held.good and (descriptor := seize(self.path.parent, self.path.name.removesuffix(LIFE))) is not None:
             self._held = Descriptor(descriptor)
 
+    def remove(self) -> None:
+        """An engine that never came to work: nothing is left of it."""
+        self.path.unlink(missing_ok=True)
+        self.forget()
+
     def forget(self) -> None:
         """Close the descriptor."""
         self._held.close()

@@ -268,7 +268,7 @@ class Loader:
         now = self._time.monotonic()
         due = self._backlog and now >= self._next_load
         try:
-            if self.desk.life is not None:
+            if self.desk.life is not None and not self.closing:
                 self.desk.life.keep()
             moved = self.desk.counter.read() != self.desk.noticed
             if self._looks and not moved:

@@ -44,6 +44,7 @@ class Entrance:
         except BaseException:
             with suppress(StoreError), self._loader.session() as session:
                 session.unregister()  # it never worked here, so its journal is not to be missed
+                self._desk.life.remove()
             raise
 
     def _first_meta(self) -> dict[str, str]:
