@@ -1,6 +1,7 @@
 """Several processes at one file: kernels, shells, a database tool; one is stopped, killed, robbed of its lock, or forks."""
 
 import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -158,13 +159,43 @@ def test_a_stopped_kernel_is_not_dead_hinders_nobody_and_does_what_it_was_told_w
     assert len(lab.lines("begin", "t1")) <= before + 20
 
 
-def test_a_life_lock_that_is_deleted_under_its_engine_costs_the_instance_not_the_history(lab):
+def stopped_outside_its_lease(kernel: Any, folder: Path) -> None:
+    """Stop a kernel while it does not hold the file."""
+    with (folder / ".nbflow" / "history.duckdb.lock").open("rb+") as lock:
+        while True:
+            os.kill(kernel.pid, signal.SIGSTOP)
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            os.kill(kernel.pid, signal.SIGCONT)
+            time.sleep(0.01)
+
+
+def test_a_life_lock_that_is_deleted_is_made_anew_and_its_engine_goes_on(lab):
+    lab.kernel("a", ONE.format(seconds=0.05, more=""), STEPS.format(id="t1"))
+    lab.until("got", "t1", 5)
+    journal = lab.folder / ".nbflow" / "journal"
+    [life] = journal.glob("*.nbj")
+    life.unlink()
+    end = time.monotonic() + 20
+    while not life.exists():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    b = lab.kernel("b", ONE.format(seconds=0.05, more=""), STEPS.format(id="t1"))
+    reached = len(lab.lines("got", "t1"))
+    lab.until("got", "t1", reached + 5)
+    assert lab.lines("run", "t1", b.pid) == []
+
+
+def test_a_life_lock_that_is_deleted_under_a_stopped_engine_costs_the_instance_not_the_history(lab):
     a = lab.kernel("a", ONE.format(seconds=0.05, more=""), STEPS.format(id="t1"))
     lab.until("got", "t1", 5)
+    stopped_outside_its_lease(a, lab.folder)  # else it makes its lock anew within a moment
     for path in (lab.folder / ".nbflow" / "journal").glob("*.nbj"):
         path.unlink()
     b = lab.kernel("b", ONE.format(seconds=0.05, more=""), STEPS.format(id="t1"))
     lab.until("run", "t1", b.pid)
+    os.kill(a.pid, signal.SIGCONT)
     lab.until("begin", "t1", 40)
     time.sleep(1.5)  # by then the one that was robbed has seen the claim of the other
     of_a = [line for line in lab.lines("begin", "t1") if line[3] == a.pid]
