@@ -33,7 +33,7 @@ class Entrance:
             wholeness(layout, session.rows)
             if not known.is_complete(session.rows):
                 session.make_known_again()
-                self._warn(f"what is known of the instances in {str(layout.file)!r} was made again from their entries")
+                self._desk.warn(f"what is known of the instances in {str(layout.file)!r} was made again from their entries")
             artifacts = str(layout.artifacts)
             if session.rows("select value from nb.meta where key = 'artifacts'") != [(artifacts,)]:
                 session.change("update nb.meta set value = $1 where key = 'artifacts'", [artifacts])
