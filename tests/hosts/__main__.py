@@ -17,6 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = ("tests/jupyter", "tests/test_cli.py")
+PARALLEL = ("-n", "2", "--dist", "loadfile")
 NEST = "import nest_asyncio; nest_asyncio.apply()"
 
 
@@ -63,7 +64,7 @@ def run(host: Host, arguments: list[str]) -> tuple[str, bool]:
     ).stdout.strip()
     if not version.startswith(host.ipykernel.removesuffix("*")):
         return f"has ipykernel {version}", False
-    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *(arguments or TESTS)]
+    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *PARALLEL, *(arguments or TESTS)]
     began = time.monotonic()
     done = subprocess.run(command, cwd=ROOT, env=env, check=False, capture_output=True, text=True)
     lines = done.stdout.strip().splitlines()
