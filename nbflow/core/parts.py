@@ -13,6 +13,7 @@ import msgspec
 
 BODY = "the body"
 UNKNOWN = "its code changed"
+_LONGEST = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,5 +97,7 @@ def changed(old: Mapping[str, str] | None, new: Mapping[str, str]) -> tuple[str,
 
 def difference(label: str, old: str, new: str) -> str:
     """A unified diff of one part, recorded to present."""
+    if len(old) + len(new) > _LONGEST:
+        return f"{label}: {len(old):,} characters were recorded, {len(new):,} are there now, too many to compare"
     lines = difflib.unified_diff(old.splitlines(), new.splitlines(), f"{label} (recorded)", f"{label} (now)", lineterm="")
     return "\n".join(lines)
