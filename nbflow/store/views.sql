@@ -1,8 +1,8 @@
--- The views over `entries`. This text is run again over every store that an older nbflow has made.
+-- The views over `entries` and what is known of them. This text is run again over every store that an older nbflow has made.
 --
--- What is on the way to the five views is in the schema `internal`. They are written so that a condition on an instance
--- reaches the scan of `entries`, whose rows lie in the order in which they came; so that a column which nobody asks for
--- costs nothing; and so that what seldom is (a restart, a claim after a claim) is found by the few kinds that bring it about.
+-- What is on the way to the five views is in the schema `internal`. They are thin: where instances and steps stand is kept in
+-- the tables of known.sql, and the entry of a step's end tells all of it, so that a condition reaches the scans and a column
+-- which nobody asks for costs nothing.
 
 create schema internal;
 

@@ -1,6 +1,7 @@
 """How long questions take over a million entries: a history that engines made, copied a hundred times within its file."""
 
 import asyncio
+import gc
 import resource
 import threading
 from collections.abc import Callable
@@ -145,13 +146,17 @@ class Scale:
         return took
 
     def growth(self) -> float:
-        """MB that a hundred rounds of all of it add."""
-        before = _peak()
+        """MB that a hundred rounds of all of it add, when as many have been."""
+        self._rounds()
+        before = _resident()
+        self._rounds()
+        return _resident() - before
+
+    def _rounds(self) -> None:
         for _ in range(100):
             self.listing()
             self.opening()
             self.creating()
-        return _peak() - before
 
 
 def _ms(work: Callable[[], object]) -> float:
@@ -160,5 +165,6 @@ def _ms(work: Callable[[], object]) -> float:
     return (perf_counter() - started) * 1000
 
 
-def _peak() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+def _resident() -> float:
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
