@@ -23,6 +23,7 @@ SETTINGS = {
     "tests/crash/test_artifact_kills.py": {"NBFLOW_KILLS": "60"},
     "tests/crash/test_faults.py": {"NBFLOW_FAULTS": "500"},
     "tests/crash/test_neighbours.py": {"NBFLOW_NEIGHBOURS": "600"},
+    "tests/store/test_damage.py": {"NBFLOW_DAMAGE": "every"},
     "tests/crash": {},
 }
 

@@ -457,3 +457,61 @@ def test_the_end_of_a_process_in_order_leaves_nothing_to_warn_of(file):
     assert done.stderr == ""
     assert opened_with(file) == ({"a": ["created", "claimed", "s"]}, [])
     eventually(lambda: not list((file.parent / "history.nbflow" / "journal").iterdir()))
+
+
+def test_a_file_of_a_newer_duckdb_is_said_to_be_one_and_left(copies):
+    file = copies(TWELVE)()
+    data = bytearray(file.read_bytes())
+    assert data[8:12] == b"DUCK"
+    data[12:20] = (999).to_bytes(8, "little")  # the version of the storage
+    file.write_bytes(data)
+    assert "newer DuckDB" in told(file)
+    assert "upgrade duckdb" in told(file)
+    with pytest.raises(StoreVersionError, match=r"was written by a newer DuckDB than .*upgrade duckdb"):
+        FileStore(file)
+    assert file.read_bytes() == data
+    assert segment_of(file).exists()
+
+
+def test_unknown_fields_of_a_newer_nbflow_are_kept_and_do_no_harm(opened):
+    store = opened()
+    created = start_instance(store)
+    store.append(finished(created, "s", dreamt={"of": [1, 2]}))
+    [entry] = [e for e in store.read(created) if e.step == "s"]
+    assert entry.body["dreamt"] == {"of": [1, 2]}
+    assert store.sql("select name, status from steps").fetchall() == [("s", "finished")]
+
+
+@pytest.mark.parametrize("swap", ["with another", "cut", "missing"])
+def test_a_stored_file_that_is_not_what_was_stored_is_named_with_its_step(tmp_path, swap):
+    done = run(
+        """
+        import sys, numpy as np
+        from nbflow import Engine, WorkflowEntrypoint
+        class Two(WorkflowEntrypoint):
+            async def run(self, event, step):
+                await step.do("first", lambda: np.zeros(100))
+                await step.do("second", lambda: np.ones(100))
+        with Engine(sys.argv[1]) as engine:
+            engine.register(Two).create("a").wait(30, until="finished")
+        """,
+        tmp_path / "history.duckdb",
+        cwd=Path(__file__).parents[2],
+    )
+    assert done.stderr == ""
+    one, two = sorted(tmp_path.rglob("*.npy"))
+    if swap == "with another":
+        first, second = one.read_bytes(), two.read_bytes()
+        one.write_bytes(second)
+        two.write_bytes(first)
+    elif swap == "cut":
+        os.truncate(one, 60)
+        os.truncate(two, 60)
+    else:
+        one.unlink()
+        two.unlink()
+    wrong = told(tmp_path / "history.duckdb")
+    assert ("missing" if swap == "missing" else "damaged") in wrong
+    assert "'first'" in wrong
+    assert "'second'" in wrong
+    assert "restart the instance from that step" in wrong
