@@ -7,10 +7,12 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import duckdb
 import pytest
 
 from nbflow.errors import StoreCorruptError, StoreError, StoreVersionError
 from nbflow.store import lease, lines, segments
+from nbflow.store.database import Database
 from nbflow.store.doctor import Severity, examine
 from nbflow.store.history_store import FileStore
 from tests.store.actors import eventually, finished, killed_after, names, owner, run, start_instance
@@ -459,17 +461,23 @@ def test_the_end_of_a_process_in_order_leaves_nothing_to_warn_of(file):
     eventually(lambda: not list((file.parent / "history.nbflow" / "journal").iterdir()))
 
 
-def test_a_file_of_a_newer_duckdb_is_said_to_be_one_and_left(copies):
+def test_a_file_of_a_newer_duckdb_is_said_to_be_one_and_left(copies, monkeypatch):
     file = copies(TWELVE)()
-    data = bytearray(file.read_bytes())
-    assert data[8:12] == b"DUCK"
-    data[12:20] = (999).to_bytes(8, "little")  # the version of the storage
-    file.write_bytes(data)
+    before = file.read_bytes()
+
+    def attach(database, path, options):  # as DuckDB 1.5 says it of a file of 2.0; what is in the file has a checksum
+        text = (
+            f'IO Error: Trying to read a database file "{path}" with version number 999, but we can only read versions '
+            "between 64 and 68"
+        )
+        raise database.translated(duckdb.IOException(text))
+
+    monkeypatch.setattr(Database, "_attach", attach)
     assert "newer DuckDB" in told(file)
     assert "upgrade duckdb" in told(file)
     with pytest.raises(StoreVersionError, match=r"was written by a newer DuckDB than .*upgrade duckdb"):
         FileStore(file)
-    assert file.read_bytes() == data
+    assert file.read_bytes() == before
     assert segment_of(file).exists()
 
 
