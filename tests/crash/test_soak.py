@@ -172,9 +172,8 @@ class Cuts(Soak):
     def live_and_die(self, number: int) -> None:
         """One life."""
         seam = {
-            "at": self.chance.choice((60, 120, 240)) + self.chance.randrange(60)
-            if self.barren >= 2
-            else self.chance.randrange(1, 260),
+            # Opening costs some sixty; a third death in a row without a step would fail the instance (S27).
+            "at": self.chance.randrange(120 if self.barren >= 2 else 1, self.chance.choice((200, 400, 900))),
             "how": self.chance.choice(CRASHES),
             "power": self.chance.random() < 0.5,
             "seed": number,
@@ -204,7 +203,7 @@ def test_power_cuts_and_deaths_at_any_write_cost_nothing_that_was_recorded(tmp_p
             cuts.look(number)
             if number % 50 == 0:
                 print(f"{number} cuts, {len(cuts.finished)} instances ended, {cuts.deaths}", flush=True)
-        assert cuts.deaths["at work"] >= CUTS // 2, cuts.deaths
+        assert cuts.deaths["at work"] >= CUTS // 3, cuts.deaths
     finally:
         cuts.light.stop()
         cuts.outsider.close()
