@@ -30,6 +30,7 @@ class Lab:
 
     url: str
     root: Path
+    pid: int
 
     def notebook(self, folder: str, cells: list[str]) -> str:
         """Write a notebook into a folder of its own, which makes its history its own too; give its path."""
@@ -65,7 +66,7 @@ def serve(root: Path, home: Path) -> Iterator[Lab]:
     try:
         url = f"http://127.0.0.1:{port}"
         _await_server(f"{url}/api?token={TOKEN}", server, home / "lab.log")
-        yield Lab(url, root)
+        yield Lab(url, root, server.pid)
     finally:
         server.send_signal(signal.SIGTERM)
         try:

@@ -1,9 +1,9 @@
 """Kill and disturb for hours rather than seconds, with other seeds each round: python -m tests.crash.soak [ROUNDS]
 
-One round: 1,000 kernels killed at random moments 200 engines under two others, 200 ends at
-one write, 200 writers of the store at chosen
-points, 60 kernels between a file and its entry, a store that dies or fails at 500 of its writes, two kernels and a shell
-for ten minutes. Without ROUNDS until one fails or somebody stops it. Each number has a variable: see SETTINGS.
+One round: 1,000 kernels killed at random moments, 200 engines under two others, 200 ends at one write, 200 writers of the store
+at chosen points, 60 kernels between a file and its entry, a store that dies or fails at 500 of its writes, two kernels and a
+shell for ten minutes, a tab closed for three. Without ROUNDS until one fails or somebody stops it. Each number has a variable:
+see SETTINGS.
 """
 
 import itertools
@@ -24,6 +24,7 @@ SETTINGS = {
     "tests/crash/test_faults.py": {"NBFLOW_FAULTS": "500"},
     "tests/crash/test_neighbours.py": {"NBFLOW_NEIGHBOURS": "600"},
     "tests/store/test_damage.py": {"NBFLOW_DAMAGE": "every"},
+    "tests/browser/test_away.py": {"NBFLOW_AWAY": "180"},
     "tests/crash": {},
 }
 
