@@ -95,18 +95,20 @@ def _placed(error: Any) -> tuple[Place, str]:
     place = tuple(str(part) for part in error.absolute_path)
     if error.validator == "required":
         place += tuple(name for name in error.validator_value if error.message.startswith(f"{name!r} is "))[:1]
-    if error.validator in _LENGTHS:  # without the value, which may be long, and with the limit
-        words, (one, many) = _LENGTHS[error.validator]
-        return place, f"{words} {error.validator_value} {one if error.validator_value == 1 else many}"
-    return place, error.message if len(error.message) <= _LONGEST else f"{error.message[: _LONGEST - 1]}…"
+    message = error.message
+    if error.validator in _LENGTHS:
+        words, bound, (one, many) = _LENGTHS[error.validator]
+        shown = message if len(message) <= _LONGEST // 2 else words  # the value, which may be long, comes first in it
+        return place, f"{shown}: {bound} {error.validator_value} {one if error.validator_value == 1 else many}"
+    return place, message if len(message) <= _LONGEST else f"{message[: _LONGEST - 1]}…"
 
 
 _CHARACTERS, _ENTRIES = ("character", "characters"), ("entry", "entries")
 _LENGTHS = {
-    "minLength": ("is too short: at least", _CHARACTERS),
-    "maxLength": ("is too long: at most", _CHARACTERS),
-    "minItems": ("has too few: at least", _ENTRIES),
-    "maxItems": ("has too many: at most", _ENTRIES),
+    "minLength": ("is too short", "at least", _CHARACTERS),
+    "maxLength": ("is too long", "at most", _CHARACTERS),
+    "minItems": ("has too few entries", "at least", _ENTRIES),
+    "maxItems": ("has too many entries", "at most", _ENTRIES),
 }
 
 

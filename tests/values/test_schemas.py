@@ -74,11 +74,11 @@ def test_a_refused_payload_carries_its_problems_place_by_place():
 @pytest.mark.parametrize(
     ("schema", "payload", "words"),
     [
-        ({"type": "string", "minLength": 3}, "ab", "is too short: at least 3 characters"),
+        ({"type": "string", "minLength": 3}, "ab", "'ab' is too short: at least 3 characters"),
         ({"type": "string", "maxLength": 1}, "ab" * 500, "is too long: at most 1 character"),
-        ({"type": "array", "minItems": 1}, [], "has too few: at least 1 entry"),
-        ({"type": "array", "maxItems": 2}, [1, 2, 3], "has too many: at most 2 entries"),
+        ({"type": "array", "minItems": 1}, [], "[] should be non-empty: at least 1 entry"),
+        ({"type": "array", "maxItems": 2}, [1, 2, 3], "[1, 2, 3] is too long: at most 2 entries"),
     ],
 )
-def test_what_is_too_short_or_too_long_is_told_the_limit_and_not_repeated(schema, payload, words):
+def test_what_is_too_short_or_too_long_is_told_the_limit_and_not_repeated_at_length(schema, payload, words):
     assert problems(describe(schema, "schema"), payload) == [("", words)]
