@@ -30,12 +30,13 @@ create macro internal.is_of_events(kind) as
 -- Events that no restart has dropped: one from a step keeps them, free to be taken again where their wait fell.
 create view internal.events as
 select
-  i.workflow,
-  i.instance_id,
-  e.*,
-  e.body ->> '$.type' as type
+  * exclude (anew_seq),
+  body ->> '$.type' as type
 from (
-  select
+  select  -- joined before it is grouped, so that a question about one instance groups only its own
+    i.workflow,
+    i.instance_id,
+    i.anew_seq,
     h.created_seq,
     h.body ->> '$.event_id' as event_id,
     min(h.seq) filter (h.kind = 'event') as seq,
@@ -45,12 +46,12 @@ from (
     arg_min(h.value, h.seq) filter (h.kind = 'event') as value,
     min(h.recorded_at) filter (h.kind = 'wait.finished') as taken_at
   from main.entries as h
+  join main.known_instances as i on i.created_seq = h.created_seq
   anti join main.dropped as d on d.seq = h.seq
   where internal.is_of_events(h.kind)
-  group by h.created_seq, event_id
+  group by i.workflow, i.instance_id, i.anew_seq, h.created_seq, event_id
 ) as e
-join main.known_instances as i on i.created_seq = e.created_seq
-where e.seq > i.anew_seq;
+where seq > anew_seq;
 
 -- Open waits for which an event is there that nothing has taken or set aside.
 create view internal.wanted as
