@@ -239,6 +239,10 @@ class Database:
         """Run a statement and take all it gives."""
         return self.connection.execute(query, values).fetchall()
 
+    def meta(self) -> dict[str, str]:
+        """What the file says of itself, settings too."""
+        return dict(self.rows("select key, value from nb.meta"))
+
     def entries(self, condition: str, values: Sequence[Any]) -> list[Entry]:
         """Entries that fulfil a condition, oldest first."""
         return [entry_of(row) for row in self.rows(f"select {COLUMNS} from nb.entries where {condition}", values)]  # noqa: S608

@@ -308,7 +308,7 @@ class FileStore:
             session.change("delete from nb.meta where key = $1", [f"setting:{key}"])
             if value is not None:
                 session.change("insert into nb.meta values ($1, $2)", [f"setting:{key}", value])
-            self._desk.meta = dict(session.rows("select key, value from nb.meta"))
+            session.reread_meta()
 
         self._ask(lambda: self._loader.after(lambda _session: True, work))
 

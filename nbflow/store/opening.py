@@ -84,7 +84,7 @@ class Entrance:
         if "meta" not in tables:
             raise shape.no_history(layout)
         shape.nothing_acts(layout, database.rows)
-        meta = dict(database.rows("select key, value from nb.meta"))
+        meta = database.meta()
         if "store" not in meta:
             raise shape.no_history(layout)
         if (version := migrate.check(layout.file, meta.get("schema", ""))) < migrate.SCHEMA:

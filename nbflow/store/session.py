@@ -118,7 +118,7 @@ class Session:
     def _check(self) -> None:
         desk = self._desk
         try:
-            meta = dict(self._database.rows("select key, value from nb.meta"))
+            meta = self._database.meta()
         except duckdb.CatalogException:
             meta = {}
         if "store" not in meta:
@@ -384,6 +384,10 @@ class Session:
         self._dirty = True
 
     def change(self, statement: str, values: Sequence[Any] | None = None) -> None:
-        """Change what is not an entry."""
+        """Change what is not an entry; `reread_meta` after what is in `meta`."""
         self._database.rows(statement, values)
         self._dirty = True
+
+    def reread_meta(self) -> None:
+        """Know what the file says of itself now."""
+        self._desk.meta = self._database.meta()

@@ -3,7 +3,9 @@ from pathlib import Path
 
 import pytest
 
+from nbflow.store.database import Database, make_schema
 from nbflow.store.history_store import FileStore
+from nbflow.store.layout import Layout
 
 Open = Callable[..., FileStore]
 
@@ -26,3 +28,15 @@ def opened(file: Path) -> Iterator[Open]:
     yield make
     for store in stores:
         store.close()
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    """A database with the schema, for one history after another."""
+    root = tmp_path_factory.mktemp("views")
+    database = Database(Layout(root / "x.duckdb", root))
+    database.rows("attach ':memory:' as nb")
+    make_schema(database.connection, {"artifacts": "/artifacts"})
+    database.rows("use nb")
+    yield database
+    database.reset()

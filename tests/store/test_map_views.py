@@ -1,16 +1,13 @@
 """What SQL says of maps and of instances that have one is what the fold says (S5): a map waits while all its open items do."""
 
 import msgspec
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nbflow.core.history import History, status_of
 from nbflow.core.model import Kind, StepState
 from nbflow.store import known
-from nbflow.store.database import Database, make_schema
 from nbflow.store.desk import placed
-from nbflow.store.layout import Layout
 from tests.core import stories
 
 
@@ -58,17 +55,6 @@ def lives(draw):
         made = pen.write(kind, "m", value=b"j1" if does == "end" else None, **body)
         pen.entries[-1] = msgspec.structs.replace(made, key=key, body=body)
     return pen.entries
-
-
-@pytest.fixture(scope="module")
-def history(tmp_path_factory):
-    root = tmp_path_factory.mktemp("views")
-    database = Database(Layout(root / "x.duckdb", root))
-    database.rows("attach ':memory:' as nb")
-    make_schema(database.connection, {"artifacts": "/artifacts"})
-    database.rows("use nb")
-    yield database
-    database.reset()
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])

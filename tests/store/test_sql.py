@@ -13,9 +13,7 @@ from nbflow.core.history import History, status_of
 from nbflow.core.model import FENCES, Draft, Kind, StepState, StepType
 from nbflow.errors import StoreError, UsageError
 from nbflow.store import known, lines, queries
-from nbflow.store.database import Database, make_schema
 from nbflow.store.desk import placed
-from nbflow.store.layout import Layout
 from nbflow.store.memory import MemoryStore
 from tests.core import stories
 from tests.store.actors import draft, entry, finished, names, owner, start_instance, started
@@ -157,18 +155,6 @@ def told_by_views(ask):
         for name, number, state, begun, ended in ask("select name, attempt, status, started_at, ended_at from attempts")
     }
     return status, started_at, ended_at, error, steps, events, attempts
-
-
-@pytest.fixture(scope="module")
-def history(tmp_path_factory):
-    """A database with the schema, for one history after another."""
-    root = tmp_path_factory.mktemp("views")
-    database = Database(Layout(root / "x.duckdb", root))
-    database.rows("attach ':memory:' as nb")
-    make_schema(database.connection, {"artifacts": "/artifacts"})
-    database.rows("use nb")
-    yield database
-    database.reset()
 
 
 @settings(
