@@ -1,6 +1,7 @@
 """What the sessions of one engine share, and where its files go."""
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,11 +10,13 @@ import msgspec
 
 from nbflow.clock import Clock
 from nbflow.core.model import Entry, Kind
-from nbflow.store import segments
+from nbflow.store import lines, segments
 from nbflow.store.database import Database
 from nbflow.store.journal import Journal
 from nbflow.store.layout import Layout, sync_folder
 from nbflow.store.lease import LIFE, Lease, LifeLock, News
+
+_LINES = 5_000
 
 
 def _nobody(what: object) -> None:
@@ -60,6 +63,25 @@ class Desk:
         self.journal = journal
         if self.life is not None:
             journal.promise = self.life.promise
+
+    def without_own(self, entries: list[Entry], position: int) -> list[Entry]:
+        """Entries of the file without those of the own journal, which somebody else has loaded up to *position*."""
+        own: Counter[tuple[object, ...]] = Counter()
+        start = self.own
+        while start < position:
+            stretch = segments.known_good(self.layout.journal, self.engine, start, position, _LINES)
+            if stretch.end == start:
+                break
+            own.update(lines.instance_entries(stretch.data))
+            start = stretch.end
+        kept = []
+        for entry in entries:
+            mark = (entry.kind, entry.created_seq, entry.token, entry.recorded_at, lines.body_text(entry.body))
+            if own[mark]:
+                own[mark] -= 1
+            else:
+                kept.append(entry)
+        return kept
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,21 +123,23 @@ class Loader:
     # -- in the loader's thread ---------------------------------------------------------------------------------------
 
     @contextmanager
-    def session(self, seconds: float | None = None, opening: Opening | None = None) -> Iterator[Session]:
+    def session(
+        self, seconds: float | None = None, opening: Opening | None = None, horizon: dict[str, int] | None = None
+    ) -> Iterator[Session]:
         """Hold the lease with the file attached; commits at the end, drops all where the body raises.
 
         Raises:
             StoreLockedError: somebody held the file all the time.
             StoreError: what else is wrong with it.
         """
-        session = Session(self.desk)
+        session = Session(self.desk, horizon)
         for _ in self._leases(seconds):
             try:
                 session.begin(opening)
             except HeldError as held:
                 session.abort()
                 self.held_by = str(held)
-                session = Session(self.desk)
+                session = Session(self.desk, horizon)
                 continue
             except BaseException as error:
                 session.abort()
@@ -186,9 +188,13 @@ class Loader:
             pause(CLASH)
 
     def after(self, load: Callable[[Session], bool], work: Callable[[Session], T]) -> T:
-        """Hold one session after another until *load* says that nothing is left, and do *work* in the last of them."""
+        """Hold one session after another until *load* says that nothing is left, and do *work* in the last of them.
+
+        Nothing is left when all is loaded that had been recorded when this began.
+        """
+        horizon: dict[str, int] = {}
         while True:
-            with self.session() as session:
+            with self.session(horizon=horizon) as session:
                 if load(session):
                     return work(session)
 

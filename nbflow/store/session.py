@@ -5,7 +5,6 @@ What others wrote comes first: a session begins by taking notice of their entrie
 
 import logging
 import os
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +18,7 @@ from nbflow.core.log import LogChunk
 from nbflow.core.model import Entry, Kind, StepKey
 from nbflow.errors import StoreCorruptError, StoreError
 from nbflow.store import desk as desks
-from nbflow.store import known, lease, lines, mending, migrate, segments, shape
+from nbflow.store import known, lease, mending, migrate, segments, shape
 from nbflow.store.desk import Desk, Opening, placed
 
 ROWS = 5_000
@@ -29,10 +28,17 @@ _log = logging.getLogger("nbflow")
 
 
 class Session:
-    """What can be asked and written while the lease is held."""
+    """What can be asked and written while the lease is held.
 
-    def __init__(self, desk: Desk) -> None:
+    Args:
+        desk: what the sessions of this engine share.
+        horizon: where each journal ended when more was in it than one lease loads: whoever asks need not wait for more, or
+            he would wait for ever for an engine that records faster. Shared by the leases of one question; None for all.
+    """
+
+    def __init__(self, desk: Desk, horizon: dict[str, int] | None = None) -> None:
         self._desk = desk
+        self._horizon = horizon
         self._database = desk.database
         self._dirty = False
         self._positions: dict[str, tuple[int, bool]] = {}
@@ -143,30 +149,10 @@ class Session:
         if self._last > desk.seen:
             entries = self._database.entries("seq > $1 and step is null order by seq", [desk.seen])
             if position > desk.own:
-                entries = self._without_own(entries, position)
+                entries = desk.without_own(entries, position)
             desk.news += entries
             desk.foreign = True
         desk.seen, desk.own = self._last, position
-
-    def _without_own(self, entries: list[Entry], position: int) -> list[Entry]:
-        """Somebody else has loaded a part of the own journal: that is no news."""
-        desk = self._desk
-        own: Counter[tuple[object, ...]] = Counter()
-        start = desk.own
-        while start < position:
-            stretch = segments.known_good(desk.layout.journal, desk.engine, start, position, ROWS)
-            if stretch.end == start:
-                break
-            own.update(lines.instance_entries(stretch.data))
-            start = stretch.end
-        kept = []
-        for entry in entries:
-            mark = (entry.kind, entry.created_seq, entry.token, entry.recorded_at, lines.body_text(entry.body))
-            if own[mark]:
-                own[mark] -= 1
-            else:
-                kept.append(entry)
-        return kept
 
     # -- journals -----------------------------------------------------------------------------------------------------
 
@@ -192,10 +178,20 @@ class Session:
         if stretch.end == start:
             raise segments.missing(desk.layout.journal, desk.engine, start, end)
         self._take(desk.engine, stretch)
-        return stretch.last
+        return stretch.last or self._far_enough(desk.engine)
 
     def load(self, engine: str, *, strict: bool = False) -> bool:
         """Load the journal of any engine to its last good line; False where some is left for another lease."""
+        return self._load(engine, strict=strict) or self._far_enough(engine)
+
+    def _far_enough(self, engine: str) -> bool:
+        if self._horizon is None:
+            return False
+        if engine not in self._horizon:
+            self._horizon[engine] = segments.journal_end(self._desk.layout.journal, engine)
+        return self._positions.get(engine, (0, False))[0] >= self._horizon[engine]
+
+    def _load(self, engine: str, *, strict: bool = False) -> bool:
         desk = self._desk
         if engine == desk.engine:
             return self.load_own(strict=strict)
@@ -259,7 +255,7 @@ class Session:
                 return None
             self._buried[engine] = descriptor
             self._compare(engine, locked=descriptor is not None)
-        if not self.load(engine):
+        if not self._load(engine):
             descriptor = self._buried.pop(engine)
             if descriptor is not None:
                 os.close(descriptor)

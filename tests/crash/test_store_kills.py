@@ -197,6 +197,6 @@ def test_kills_at_every_point_lose_double_and_disorder_nothing(tmp_path):
     finally:
         last.close()
     assert look_in_from_outside(file) == 1
-    assert {finding.severity for finding in examine(file)} == {Severity.FINE}, "views do not tell what the entries say"
+    assert [finding for finding in examine(file) if finding.severity is not Severity.FINE] == []
     assert died["by itself"] >= ROUNDS // 6, died
     assert died["killed"] >= ROUNDS // 4, died

@@ -1,3 +1,4 @@
+import itertools
 import threading
 
 import pytest
@@ -94,6 +95,48 @@ def test_a_backlog_is_loaded_in_portions_exactly_once_and_in_order(opened, monke
         store.append(finished(created, f"s{number}"))
     assert names(store.read(created))[2:] == [f"s{n}" for n in range(5_000)]
     assert numbers(store) == (5_002, 5_002, 5_002)
+
+
+ASKED = {
+    "command": lambda store, seq: store.command(seq, lambda head, read: [(Kind.EVENT, {"event_id": "e", "type": "go"}, b"j1")]),
+    "read": lambda store, seq: store.read(seq),
+    "head": lambda store, seq: store.head(seq),
+    "heads": lambda store, seq: store.heads(),
+    "find": lambda store, seq: store.find("a"),
+    "create": lambda store, seq: store.create([draft()], None),
+    "sql": lambda store, seq: store.sql("select count(*) from entries"),
+    "backup": lambda store, seq: store.backup(store._layout.file.with_name("copy.duckdb")),
+    "compact": lambda store, seq: store.compact(),
+}
+
+
+@pytest.mark.parametrize("asked", ASKED)
+def test_nobody_waits_for_ever_for_an_engine_that_records_faster_than_it_is_loaded(opened, monkeypatch, asked):
+    busy, other = opened(), opened()
+    created = start_instance(busy)
+    monkeypatch.setattr(sessions, "ROWS", 10)
+    number, looks = itertools.count(), itertools.count()
+    real = sessions.Session._load
+
+    def record() -> None:
+        for _ in range(20):
+            busy.append(finished(created, f"s{next(number)}"))
+        busy.flush()
+
+    def load(session, engine, **options):
+        complete = real(session, engine, **options)
+        if session._desk is other._desk and engine == busy.engine_id:
+            record()
+            assert next(looks) < 50, "it waits for what comes after it was asked"
+        return complete
+
+    record()
+    monkeypatch.setattr(sessions.Session, "_load", load)
+    ASKED[asked](other, created)
+    monkeypatch.undo()
+    told = names(other.read(created))
+    assert [name for name in told if name != "event"] == ["created", "claimed", *(f"s{n}" for n in range(next(number)))]
+    assert told.count("event") == (asked == "command")
 
 
 def test_a_load_that_fails_before_its_commit_is_repeated_without_loss_or_double(opened, monkeypatch):
