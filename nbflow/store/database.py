@@ -211,6 +211,17 @@ class Database:
             return False
         return True
 
+    def left_log(self) -> bool:
+        """Whether DuckDB's log is there after detaching; the empty one of a commit that changed nothing is removed."""
+        log = self._layout.wal
+        try:
+            if log.stat().st_size:
+                return True
+        except FileNotFoundError:
+            return False
+        log.unlink()
+        return False
+
     def drop(self) -> None:
         """Leave the file whatever state it is in."""
         if self.attached:

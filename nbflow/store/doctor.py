@@ -10,13 +10,14 @@ from pathlib import Path
 
 import duckdb
 
-from nbflow.clock import SystemClock
+from nbflow.clock import SystemClock, pause
 from nbflow.core.head import fold_head
 from nbflow.core.model import Entry
 from nbflow.errors import NbflowError
 from nbflow.store import contents, known, lease, mending, migrate, segments, shape
 from nbflow.store.database import NAME, Database, HeldError
 from nbflow.store.layout import Layout
+from nbflow.store.loader import CLASH
 from nbflow.store.wholeness import all_blocks, wholeness
 
 PATIENCE = 5.0
@@ -122,7 +123,7 @@ def _opened(layout: Layout, patience: float) -> list[Finding]:
         try:
             if layout.wal.exists():
                 found.append(_note(f"{layout.wal} was left by a crash", "it is folded in when an engine opens the store"))
-            database.attach_to_read()
+            _attach(database, patience)
             found += _inside(layout, database)
         finally:
             database.reset()
@@ -137,6 +138,21 @@ def _opened(layout: Layout, patience: float) -> list[Finding]:
     finally:
         turn.forget()
     return found
+
+
+def _attach(database: Database, patience: float) -> None:
+    """Attach to read, once an outsider who only looks in has gone; HeldError where he stays."""
+    time = SystemClock()
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            database.attach_to_read()
+        except HeldError:
+            if time.monotonic() >= deadline:
+                raise
+            pause(CLASH)
+        else:
+            return
 
 
 def _split(text: str) -> tuple[str, str]:

@@ -96,7 +96,7 @@ class Session:
         desk.own = self._positions.get(desk.engine, (0, False))[0]
         if not database.detach():
             _log.warning("%s: committed, but its log could not be folded in; that is made up for later", desk.layout.file)
-        if desk.layout.wal.exists():
+        if database.left_log():
             self.let_go()
             return
         if self._replacement is not None:

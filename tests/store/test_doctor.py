@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -145,7 +146,17 @@ def test_a_killed_engine_is_named_with_what_its_journal_keeps_and_with_its_insta
     assert "may be lost" in wrong(file)
 
 
-def test_a_holder_of_the_file_is_named_and_not_waited_for(store):
+def test_somebody_who_only_looks_in_is_waited_for(store):
+    connection = duckdb.connect(str(store), read_only=True)
+    leaves = threading.Timer(0.5, connection.close)
+    leaves.start()
+    try:
+        assert {finding.severity for finding in examine(store)} == {Severity.FINE}
+    finally:
+        leaves.join()
+
+
+def test_a_holder_of_the_file_is_named_and_waited_for_no_longer_than_asked(store):
     holds = f"import duckdb, sys; c = duckdb.connect({str(store)!r}); print('held', flush=True); sys.stdin.read()"
     with subprocess.Popen([sys.executable, "-c", holds], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

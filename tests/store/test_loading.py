@@ -7,6 +7,7 @@ from nbflow.core.model import Kind
 from nbflow.errors import StoreError, StoreLockedError
 from nbflow.store import loader as loaders
 from nbflow.store import session as sessions
+from nbflow.store.doctor import Severity, examine
 from tests.store.actors import (
     Heard,
     draft,
@@ -137,6 +138,14 @@ def test_nobody_waits_for_ever_for_an_engine_that_records_faster_than_it_is_load
     told = names(other.read(created))
     assert [name for name in told if name != "event"] == ["created", "claimed", *(f"s{n}" for n in range(next(number)))]
     assert told.count("event") == (asked == "command")
+
+
+def test_a_lease_that_changes_nothing_leaves_no_log_of_duckdb(opened, file):
+    store = opened()
+    store.save_setting("never set", None)
+    assert not file.with_name(f"{file.name}.wal").exists()
+    store.close()
+    assert {finding.severity for finding in examine(file)} == {Severity.FINE}
 
 
 def test_a_load_that_fails_before_its_commit_is_repeated_without_loss_or_double(opened, monkeypatch):
