@@ -129,7 +129,7 @@ class FileStore:
     def _let_go(self) -> None:
         """Close what is locked; the file of the life lock stays for whoever buries us, where that has not been done."""
         if self._desk.life is not None:
-            self._desk.life.forget()
+            self._desk.life.release()
         self._desk.lease.forget()
         self._desk.counter.forget()
 

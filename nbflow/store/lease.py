@@ -11,6 +11,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,19 @@ def _try_lock(descriptor: int, how: int, path: Path) -> bool:
         )
         raise StoreError(msg) from error
     return True
+
+
+def _unlock(lock: Descriptor) -> None:
+    """Give a lock back before its descriptor is closed: a child that is just being forked has that descriptor too."""
+    with suppress(OSError):  # user code closes it at this moment
+        if lock.good:
+            fcntl.flock(lock.number, fcntl.LOCK_UN)
+
+
+def let_go(lock: Descriptor) -> None:
+    """Give a lock back for good."""
+    _unlock(lock)
+    lock.close()
 
 
 def _named(path: Path) -> Identity | None:
@@ -76,8 +90,8 @@ class FileLock:
 
     def release(self) -> None:
         """Give it back."""
-        if self._held is not None and self._held.good:
-            fcntl.flock(self._held.number, fcntl.LOCK_UN)
+        if self._held is not None:
+            _unlock(self._held)
 
     def forget(self) -> None:
         """Close the descriptor; in a forked child the parent's lock stays."""
@@ -219,30 +233,57 @@ class LifeLock:
         if _named(self.path) is None:
             self._held.close()
             self._held = self._locked()
-        elif not self._held.good and (descriptor := seize(self.path.parent, self.path.name.removesuffix(LIFE))) is not None:
-            self._held = Descriptor(descriptor)
+        elif not self._held.good:
+            again = Descriptor(open_own(self.path, os.O_RDWR))
+            for _ in range(20):  # who looks whether it is held has it for some microseconds; else the next time will do
+                if _try_lock(again.number, fcntl.LOCK_EX, self.path):
+                    self._held = again
+                    return
+                pause(_POLL)
+            again.close()
 
     def remove(self) -> None:
         """An engine that never came to work: nothing is left of it."""
         self.path.unlink(missing_ok=True)
-        self.forget()
+        self.release()
+
+    def release(self) -> None:
+        """Give it back: this engine is at its end."""
+        let_go(self._held)
 
     def forget(self) -> None:
-        """Close the descriptor."""
+        """Close the descriptor; in a forked child the parent's lock stays."""
         self._held.close()
+
+
+def seize(folder: Path, engine: str) -> tuple[bool | None, Descriptor | None]:
+    """Whether an engine's life lock is held, None where there is none; with the lock, shared, where it is free.
+
+    Shared, so that all who look at the same time see the same, and so does who looks while somebody loads the journal of a
+    dead engine: whoever has it knows that the engine neither lives nor can begin to.
+    """
+    path = folder / f"{engine}{LIFE}"
+    for _ in range(10):
+        try:
+            lock = Descriptor(open_own(path, os.O_RDONLY))
+        except FileNotFoundError:
+            return None, None
+        free = _try_lock(lock.number, fcntl.LOCK_SH, path)
+        if lock.file == _named(path):
+            if free:
+                return False, lock
+            lock.close()
+            return True, None
+        let_go(lock)  # removed or made anew at this moment: that file says nothing of the engine any more
+    return True, None
 
 
 def lives(folder: Path, engine: str) -> bool | None:
     """Whether an engine's life lock is held; None where there is no such file."""
-    path = folder / f"{engine}{LIFE}"
-    try:
-        descriptor = open_own(path, os.O_RDONLY)
-    except FileNotFoundError:
-        return None
-    try:
-        return not _try_lock(descriptor, fcntl.LOCK_SH, path)
-    finally:
-        os.close(descriptor)
+    life, lock = seize(folder, engine)
+    if lock is not None:
+        let_go(lock)
+    return life
 
 
 def promised(folder: Path, engine: str) -> int:
@@ -267,21 +308,6 @@ def alive(layout: Layout, owner: Owner) -> bool | None:
     if life is None:  # dead only if this is the folder where it was made: a copy or another mount knows nothing
         return False if owner.folder == layout.folder_id() else None
     return life
-
-
-def seize(folder: Path, engine: str) -> int | None:
-    """Take a dead engine's life lock, to keep while its journal is loaded; None where it lives after all."""
-    path = folder / f"{engine}{LIFE}"
-    try:
-        descriptor = open_own(path, os.O_RDWR)
-    except FileNotFoundError:
-        return None
-    for _ in range(20):  # a probe's shared lock lasts some microseconds
-        if _try_lock(descriptor, fcntl.LOCK_EX, path):
-            return descriptor
-        pause(_POLL)
-    os.close(descriptor)
-    return None
 
 
 class News:
@@ -350,6 +376,6 @@ def own_holder(engine: str, notebook: str) -> dict[str, Any]:
 
 
 __all__ = [
-    "LIFE", "FileLock", "Lease", "LifeLock", "News", "alive", "lives", "own_holder", "process_name", "promised", "seize",
-    "stopped_process",
+    "LIFE", "FileLock", "Lease", "LifeLock", "News", "alive", "let_go", "lives", "own_holder", "process_name", "promised",
+    "seize", "stopped_process",
 ]  # fmt: skip

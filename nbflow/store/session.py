@@ -4,7 +4,6 @@ What others wrote comes first: a session begins by taking notice of their entrie
 """
 
 import logging
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ from nbflow.core.model import Entry, Kind, StepKey
 from nbflow.errors import StoreCorruptError, StoreError
 from nbflow.store import desk as desks
 from nbflow.store import known, lease, mending, migrate, segments, shape
+from nbflow.store.descriptor import Descriptor
 from nbflow.store.desk import Desk, Opening, placed
 
 ROWS = 5_000
@@ -43,7 +43,7 @@ class Session:
         self._dirty = False
         self._positions: dict[str, tuple[int, bool]] = {}
         self._registered: set[str] = set()
-        self._buried: dict[str, int | None] = {}
+        self._buried: dict[str, Descriptor | None] = {}
         self._lost: dict[str, str] = {}
         self._last = 0
         self._whole = self._mending = False
@@ -103,11 +103,9 @@ class Session:
             desks.put(self._replacement, desk.layout.file)
         if self._whole and desk.journal is not None:
             desk.journal.remove_until(self._own_before)
-        for engine, descriptor in self._buried.items():
+        for engine in self._buried:
             desks.bury(desk.layout.journal, engine, damaged=self._mending or engine in self._lost)
-            if descriptor is not None:
-                os.close(descriptor)
-        self._buried = {}
+        self.let_go()
 
     def abort(self) -> None:
         """Leave the file as it was."""
@@ -116,9 +114,9 @@ class Session:
 
     def let_go(self) -> None:
         """Give back the life locks of dead engines whose journals stay."""
-        for descriptor in self._buried.values():
-            if descriptor is not None:
-                os.close(descriptor)
+        for lock in self._buried.values():
+            if lock is not None:
+                lease.let_go(lock)
         self._buried = {}
 
     def _check(self) -> None:
@@ -250,15 +248,14 @@ class Session:
         if self._foreign(engine):
             return True
         if engine not in self._buried:
-            descriptor = lease.seize(desk.layout.journal, engine)
-            if descriptor is None and lease.lives(desk.layout.journal, engine):
+            life, lock = lease.seize(desk.layout.journal, engine)
+            if life:
                 return None
-            self._buried[engine] = descriptor
-            self._compare(engine, locked=descriptor is not None)
+            self._buried[engine] = lock
+            self._compare(engine, locked=lock is not None)
         if not self._load(engine):
-            descriptor = self._buried.pop(engine)
-            if descriptor is not None:
-                os.close(descriptor)
+            if (lock := self._buried.pop(engine)) is not None:
+                lease.let_go(lock)
             return False
         if self._buried[engine] is None:
             del self._buried[engine]  # nobody's lock file is here to vouch for its death: its files stay
