@@ -14,7 +14,7 @@ from nbflow.clock import SystemClock, pause
 from nbflow.core.head import fold_head
 from nbflow.core.model import Entry
 from nbflow.errors import NbflowError
-from nbflow.store import contents, known, lease, mending, migrate, segments, shape
+from nbflow.store import contents, known, lease, mending, migrate, segments, shape, torn
 from nbflow.store.database import NAME, Database, HeldError
 from nbflow.store.layout import Layout
 from nbflow.store.loader import CLASH
@@ -131,6 +131,11 @@ def _opened(layout: Layout, patience: float) -> list[Finding]:
     except HeldError as error:
         found.append(_note(f"{layout.file} is open in {error}", "close it there; work goes on meanwhile, in the journals"))
     except (NbflowError, duckdb.Error) as error:
+        if torn.explains(layout, str(error)):
+            found.append(
+                _note(f"a death left a block of {layout.file} half written", "it is made good when an engine opens the store")
+            )
+            return found
         told = database.translated(error) if isinstance(error, duckdb.Error) else error
         found.append(_wrong(*_split(str(told))))
     except Exception as error:  # noqa: BLE001 - a damaged file may fail in any way, and that is a finding

@@ -1,8 +1,8 @@
-"""What is done about a DuckDB file that is less than it was: a log that DuckDB refuses, an end that is gone."""
+"""What is done about a DuckDB file that is less than it was: a half-written block, a log that DuckDB refuses, a lost end."""
 
 from nbflow.errors import StoreCorruptError
 from nbflow.store import desk as desks
-from nbflow.store import lease, segments
+from nbflow.store import lease, segments, torn
 from nbflow.store.database import DamagedLogError
 from nbflow.store.desk import Desk
 from nbflow.store.layout import sync_folder
@@ -25,6 +25,7 @@ def attach(desk: Desk) -> bool:
         StoreError: as of `Database.attach`.
     """
     layout = desk.layout
+    torn.make_good(layout)
     try:
         desk.database.attach()
     except DamagedLogError as error:

@@ -24,6 +24,7 @@ SETTINGS = {
     "tests/crash/test_faults.py": {"NBFLOW_FAULTS": "500"},
     "tests/crash/test_neighbours.py": {"NBFLOW_NEIGHBOURS": "600"},
     "tests/store/test_damage.py": {"NBFLOW_DAMAGE": "every"},
+    "tests/store/test_torn_blocks.py": {"NBFLOW_DAMAGE": "every"},
     "tests/browser/test_away.py": {"NBFLOW_AWAY": "180"},
     "tests/crash": {},
 }
