@@ -24,7 +24,7 @@ SEED = int(os.environ.get("NBFLOW_SEED", "7"))
 SHARE = int(os.environ.get("NBFLOW_REAL", "5"))
 """Every so manieth life is that of a real kernel."""
 
-pytestmark = [pytest.mark.kernel, pytest.mark.crash, pytest.mark.timeout(300 + 10 * max(KILLS, ENGINE_KILLS))]
+pytestmark = [pytest.mark.kernel, pytest.mark.crash, pytest.mark.timeout(300 + 20 * max(KILLS, ENGINE_KILLS, CUTS))]
 
 
 @contextmanager
