@@ -8,6 +8,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from nbflow.store.files import strangers
+from nbflow.store.layout import Layout
+from nbflow.store.lease import LIFE
 from nbflow.store.wholeness import Rows
 
 # A reference inside a stored value, as values/codec.py writes it.
@@ -58,6 +60,12 @@ def leftovers(root: Path, stored: Collection[str], now: datetime) -> list[Path]:
     return sorted(
         path for path in _files_of_instances(root) if path.relative_to(root).as_posix() not in stored and _is_settled(path, now)
     )
+
+
+def half_made(layout: Layout, now: datetime) -> list[Path]:
+    """Small files older than SETTLED whose maker died before it gave them their name."""
+    found = [*layout.journal.glob(f".*{LIFE}"), *layout.folder.glob(f"{layout.beside('holder.json').name}.*")]
+    return [path for path in found if not path.is_symlink() and _is_settled(path, now)]
 
 
 def _files_of_instances(root: Path) -> Iterator[Path]:

@@ -62,7 +62,8 @@ def segments(folder: Path, engine: str) -> list[Segment]:
 
 def engines(folder: Path) -> set[str]:
     """The ids of engines that have a lock file or a journal here."""
-    return {entry.name.partition(".")[0] for entry in _listed(folder) if entry.name.endswith((SUFFIX, ".nbj"))}
+    names = (entry.name for entry in _listed(folder))
+    return {name.partition(".")[0] for name in names if name.endswith((SUFFIX, ".nbj")) and not name.startswith(".")}
 
 
 def _listed(folder: Path) -> list[os.DirEntry[str]]:

@@ -80,9 +80,10 @@ def compact(loader: Loader) -> tuple[int, int]:
 
 
 def _tidy(layout: Layout, session: Session) -> None:
-    """Remove artefacts that nothing recorded names, and folders that are empty then."""
+    """Remove artefacts that nothing recorded names, what deaths left half made, and folders that are empty then."""
     now = SystemClock().now()
-    for path in contents.leftovers(layout.artifacts, contents.stored_files(session.rows), now):
+    stored = contents.stored_files(session.rows)
+    for path in (*contents.leftovers(layout.artifacts, stored, now), *contents.half_made(layout, now)):
         path.unlink(missing_ok=True)
     for folder in contents.empty_folders(layout.artifacts, now):
         try:

@@ -13,7 +13,9 @@ import duckdb
 import pytest
 
 import nbflow
+from nbflow.store import segments
 from nbflow.store.doctor import Severity, examine
+from nbflow.store.layout import Layout
 from nbflow.values import staging
 
 MAKES = """
@@ -188,6 +190,23 @@ def test_compact_removes_old_files_that_nothing_names_and_no_others(store):
     assert not old.exists()
     assert not wrong(store)
     assert len(artifacts(store)) == 4
+
+
+def test_compact_removes_what_deaths_left_half_made_long_ago_and_nobody_takes_it_for_an_engine(store):
+    folder = Layout.of(store).folder
+    dead = [folder / "journal" / f".{'e' * 32}.nbj", folder / f"{store.name}.holder.json.{'e' * 32}"]
+    young = folder / "journal" / f".{'f' * 32}.nbj"
+    for path in (*dead, young):
+        path.touch()
+    long_ago = time.time() - 7200
+    for path in dead:
+        os.utime(path, (long_ago, long_ago))
+    assert segments.engines(folder / "journal") == set()
+    assert notes(store) == ""
+    with nbflow.Engine(store) as engine:
+        assert engine.store.warnings == []
+        engine.compact()
+    assert [path.exists() for path in (*dead, young)] == [False, False, True]
 
 
 def test_the_mark_by_which_workers_know_the_store_is_no_leftover(store):
