@@ -19,6 +19,7 @@ class Waits(WorkflowEntrypoint):
 @pytest.mark.parametrize(
     "change",
     [
+        "%reset",
         "%reset -f",
         "%load_ext autoreload\n%autoreload 2",
         "import os, tempfile; os.chdir(tempfile.mkdtemp())",
@@ -29,7 +30,11 @@ def test_a_waiting_instance_goes_on_whatever_a_cell_does_to_the_kernel(tmp_path,
     with kernel_in(tmp_path) as kernel:
         kernel.run("%load_ext nbflow", ok=True)
         kernel.run(CELL, ok=True)
-        kernel.run(change, ok=True)
+        asked = kernel.send(change)
+        if change == "%reset":
+            assert "delete" in kernel.client.get_stdin_msg(timeout=60)["content"]["prompt"]
+            kernel.client.input("y")
+        assert kernel.collect(asked).errors == []
         kernel.run("%workflow send-event w1 go 2", ok=True)
         assert "complete" in kernel.run("%workflow wait w1 20s", ok=True).text
         said = kernel.run("import nbflow\nprint(nbflow.current_engine().workflow('Waits').get('w1').output)", ok=True)
