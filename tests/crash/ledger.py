@@ -128,6 +128,8 @@ class Ledger:
         assert set(told.sent) <= set(range(len(events))), f"{name}: an event that was sent is lost"
         if told.created:
             assert entries, f"{name}: it was created and is lost"
+        if told.finished is None:
+            told.finished = end_of(entries)
         if told.finished is not None:
             kinds = {entry.kind for entry in entries}
             assert {"complete": Kind.COMPLETED, "errored": Kind.ERRORED}[told.finished[0]] in kinds
@@ -143,6 +145,16 @@ class Ledger:
                 assert ("stream", 1, key) in told.ended, f"{name}: `run` had seen {seen!r}, which is lost"
             elif seen != "first":  # computed by `run`
                 assert seen in steps, f"{name}: `run` had seen {seen!r}, which is lost"
+
+
+def end_of(entries: list[Entry]) -> list[Any] | None:
+    """What a kernel would have noted of an instance that has ended, had it not died before: its cell would try it again."""
+    aside = (Kind.CLAIMED, Kind.RELEASED, Kind.EVENT, Kind.SET_ASIDE)
+    last = next((entry for entry in reversed(entries) if entry.step is None and entry.kind not in aside), None)
+    if last is None or last.kind not in (Kind.COMPLETED, Kind.ERRORED):
+        return None
+    rollback = last.body.get("rollback")
+    return ["complete" if last.kind is Kind.COMPLETED else "errored", rollback and rollback[0], None]
 
 
 def whole_artifacts(root: Path, entries: list[Entry]) -> int:
