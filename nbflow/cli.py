@@ -16,11 +16,12 @@ from nbflow.core import durations
 from nbflow.core.model import Status
 from nbflow.core.names import UNSAFE_IN_LINES, quoted
 from nbflow.engine.commands import Answer, Call, Command, Front, commands
-from nbflow.errors import NbflowError, StoreError, UsageError, WaitTimeoutError
+from nbflow.errors import NbflowError, StoreError, UndecodableError, UsageError, WaitTimeoutError
 
 if TYPE_CHECKING:
     from nbflow.engine.engine import Engine
     from nbflow.engine.instance import WorkflowInstance
+    from nbflow.store.views import InstanceView
 
 ERRORED, USAGE, SETTLED, TERMINATED = 1, 2, 3, 4
 
@@ -66,7 +67,7 @@ class Shell:
             steps = [dict(zip(columns, map(_plain, row))) for row in rows]
             told = {"workflow": view.workflow, "id": view.instance_id, "status": view.status.value, "steps": steps}
             waits = [{"name": wait.name, "event_type": wait.event_type, "until": _plain(wait.due_at)} for wait in view.waits]
-            output = _as_json(instance.output) if view.status is Status.COMPLETE else None
+            output = _output(instance, view) if view.status is Status.COMPLETE else None
             error = None if view.error is None else str(view.error)
             click.echo(json.dumps({**told, "waits": waits, "output": output, "error": error}))
             return
@@ -248,6 +249,14 @@ def _from_json(text: str, what: str) -> Any:
     except ValueError as error:
         message = f"{what} {quoted(text)} is no JSON: {error}; text needs quotes of its own: '\"yes\"'"
         raise UsageError(message) from None
+
+
+def _output(instance: "WorkflowInstance", view: "InstanceView") -> object:
+    """The output; where its class is not to be had in a shell, the line that shows it."""
+    try:
+        return _as_json(instance.output)
+    except UndecodableError:
+        return (view.output_preview or {}).get("line")
 
 
 def _as_json(value: object) -> object:

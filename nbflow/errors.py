@@ -126,3 +126,8 @@ def listed(names: Sequence[str], limit: int = 10) -> str:
     """Names for a message: quoted, comma-separated, at most *limit*."""
     shown = ", ".join(repr(name) for name in names[:limit])
     return f"{shown} and {len(names) - limit} more" if len(names) > limit else shown
+
+
+def article(noun: str) -> str:
+    """A noun for a message with "a" or "an" before it."""
+    return f"{'an' if noun[:1].lower() in 'aeio' else 'a'} {noun}"

@@ -12,6 +12,7 @@ import pytest
 from tests.jupyter.kernels import ROOT, kernel_in
 
 FILE = """
+import dataclasses
 import time
 from nbflow import WorkflowEntrypoint
 
@@ -29,6 +30,14 @@ class Asks(WorkflowEntrypoint):
     async def run(self, event, step):
         await step.do("note", note, "asked")
         return (await step.wait_for_event("ask", "approval")).payload
+
+@dataclasses.dataclass
+class Mark:
+    grade: int
+
+class Marks(WorkflowEntrypoint):
+    async def run(self, event, step):
+        return Mark(1)
 
 class Fails(WorkflowEntrypoint):
     async def run(self, event, step):
@@ -95,6 +104,13 @@ def test_answers_come_as_json(shell):
     assert json.loads(shell("show", "r1", "--json"))["output"] == 3
     assert json.loads(shell("list", "--json", "--store", ".nbflow/history.duckdb")) == listed
     assert "no history at" in shell("list", "--store", "nowhere.duckdb", code=2)
+
+
+def test_an_output_of_a_class_that_no_shell_has_is_shown_by_its_line(shell):
+    shell("run", "flows.py:Marks", "m1")
+    assert shell("wait", "m1").startswith("Marks m1: complete")
+    told = json.loads(shell("show", "m1", "--json"))
+    assert (told["status"], told["output"]) == ("complete", 'flows.Mark {"grade":1}')
 
 
 def test_a_payload_that_is_no_json_is_refused_with_what_to_write(shell):

@@ -76,6 +76,7 @@ class Items:
         self._states = bytearray()
         self._tokens = array("l")
         self._hashes = array("Q")
+        self._indexes = array("l")  # of keyed items alone: the key of the others says it
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Items) and vars(self) == vars(other)
@@ -121,6 +122,11 @@ class Items:
         """The fingerprint of the item as it was when it ended, empty where there is none (S57)."""
         slot = self._slot(key)
         return f"{self._hashes[slot]:016x}" if slot is not None and self._hashes[slot] else ""
+
+    def index(self, key: str) -> int | None:
+        """Which item of the list it was when it last began."""
+        slot = self._slot(key)
+        return slot if slot is None or self._slots is None else self._indexes[slot]
 
     def token(self, key: str) -> int:
         """The claim under which it ended."""
@@ -205,6 +211,8 @@ class Items:
         if item is None:
             assert entry.key is not None
             item = OpenItem(entry.key, body.get("index", slot), StepState.RUNNING, at, attempt)
+            if self._slots is not None:
+                self._indexes[slot] = item.index
             if entry.kind not in ENDS:
                 self.open[item.key] = item
                 self._states[slot] = _OPEN
@@ -252,9 +260,11 @@ class Items:
         if self._slots is None:  # there may be some of a time when the map had no key=
             self._keys = [str(slot) for slot in range(len(self._states))]
             self._slots = {name: slot for slot, name in enumerate(self._keys)}
+            self._indexes.extend(range(len(self._keys)))
         slot = self._slots.setdefault(key, len(self._keys))
         if slot == len(self._keys):
             self._keys.append(key)
+            self._indexes.append(slot)
             self._grow(1)
         return slot
 

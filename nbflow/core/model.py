@@ -40,7 +40,8 @@ before the dot. What each kind carries in `body` (JSON) and `value` (an encoded 
     sleep.started  order, due_at                  sleep.finished   order, started_at      sleep.cancelled
     child.started  order, workflow, id: the instance it waits for; ends as do.… ends
     map.started    order, config, [rollback], [total], [rate]: starts and seconds; key None is the map, a key an item of it
-    map.finished   order, started_at, total, failed: all items have ended          value = keys in order, where given by key=
+    map.finished   order, started_at, total, failed: all items have ended, [stale]: the first whose content was not what is
+                   recorded of them (S57)                                          value = keys in order, where given by key=
     map.failed     order, started_at, error, [item]: the first item that failed for good, or the iterable did
     map.started    of an item: order, attempt, [index] where its key is given by key=
     map.retrying   of an item: as do.retrying, with its hash                    map.interrupted   of an item: as do.interrupted
@@ -56,9 +57,11 @@ traceback and more. A start that is loaded together with its end is absorbed by 
 needs of its start.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -270,15 +273,33 @@ class Waiting:
     event_type: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+def _nothing() -> object:
+    return None
+
+
+@dataclass(frozen=True, repr=False)
 class InstanceStatus:
-    """What `inst.status()` gives (API.md §4)."""
+    """What `inst.status()` gives (API.md §4); the output is read when it is asked for, so that a status never fails for it."""
 
     status: Status
-    output: object = None
+    read_output: Callable[[], object] = field(default=_nothing, compare=False)
     error: ErrorInfo | None = None
     rollback: tuple[str, ErrorInfo | None] | None = None
     waiting_for: tuple[Waiting, ...] = ()
     unreached: tuple[StepKey, ...] = ()
     interrupted: str | None = None
     failed_items: int = 0
+
+    @cached_property
+    def output(self) -> object:
+        """The output of a complete instance, else None."""
+        return self.read_output()
+
+    def __repr__(self) -> str:
+        try:
+            output = repr(self.output)
+        except Exception as error:  # noqa: BLE001 - its class is not defined here, or shows itself badly
+            output = f"<{error}>"
+        shown = [f"status={self.status!r}", f"output={output}"]
+        shown += [f"{each.name}={getattr(self, each.name)!r}" for each in fields(self)[2:]]
+        return f"{type(self).__name__}({', '.join(shown)})"

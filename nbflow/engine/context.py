@@ -50,7 +50,7 @@ class StepContext(Fields):
         attempt: 1-based.
         config: the retries and timeout in force, in seconds; changing it changes nothing.
         instance_id, workflow_name: of the instance.
-        key, index: of a map item, else None.
+        key, index: of a map item, also to the handler that undoes it, else None.
         idempotency_key: 32 hex digits, the same for every attempt and replay of this step and for no other (S11).
     """
 
@@ -87,7 +87,7 @@ def context_of(body: "Body") -> StepContext:
         config=as_mapping(body.config),
         instance_id=head.instance_id,
         workflow_name=head.workflow,
-        key=key.key if key.type is StepType.MAP else None,
+        key=key.key if key.type in (StepType.MAP, StepType.ROLLBACK) else None,
         index=body.index,
         idempotency_key=idempotency_key(body.engine.uid, head.created_seq, head.generation, key),
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from nbflow.core import names
 from nbflow.engine.instances import Instances
 from nbflow.engine.opening import Opened, What, open_found, stored
-from nbflow.errors import NotSerialisableError, UsageError
+from nbflow.errors import NotSerialisableError, UsageError, article
 from nbflow.values import codec
 
 if TYPE_CHECKING:
@@ -82,10 +82,10 @@ def _all_of(every: Any) -> Iterable[Any]:
     if cls.__name__ == "DuckDBPyRelation":
         return every.to_dicts()  # type: ignore[no-any-return]
     if isinstance(every, str | bytes | dict) or not hasattr(cls, "__iter__"):
-        msg = f"--each is a {cls.__name__}; give an iterable of params, such as a list of dicts. Nothing was done"
+        msg = f"--each is {article(cls.__name__)}; give an iterable of params, such as a list of dicts. Nothing was done"
         raise UsageError(msg)
     ways = {"pandas": 'frame.to_dict("records")', "polars": "frame.to_dicts()", "pyarrow": "table.to_pylist()"}
     if library in ways and hasattr(every, "columns"):
-        msg = f"--each is a {cls.__name__}, whose items are its columns; give {ways[library]}. Nothing was done"
+        msg = f"--each is {article(cls.__name__)}, whose items are its columns; give {ways[library]}. Nothing was done"
         raise UsageError(msg)
     return every  # type: ignore[no-any-return]

@@ -12,7 +12,7 @@ from nbflow.core import names
 from nbflow.core.config import ResolvedConfig, resolve
 from nbflow.engine.activation import RollbackHandler
 from nbflow.engine.calls import StepCall
-from nbflow.errors import UsageError
+from nbflow.errors import UsageError, article
 
 if TYPE_CHECKING:
     from nbflow.engine.step import WorkflowStep
@@ -37,7 +37,7 @@ def handler_of(name: Any, rollback: Any, rollback_config: Any) -> RollbackHandle
             raise UsageError(msg)
         return None
     if not callable(rollback):
-        msg = f"rollback= of step {name!r} is a {type(rollback).__name__}, which is not callable; give the function"
+        msg = f"rollback= of step {name!r} is {article(type(rollback).__name__)}, which is not callable; give the function"
         raise UsageError(msg)
     return rollback, resolve(f"rollback of {name}", config=rollback_config)
 

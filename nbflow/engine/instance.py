@@ -67,12 +67,11 @@ class WorkflowInstance:
     def status(self) -> InstanceStatus:
         """Where it stands now, truthful (S5)."""
         view = self.view()
-        output = self.output if view.status is Status.COMPLETE else None
         with self.folded() as history:
-            rollback = history.head.rollback
+            rollback, output = history.head.rollback, history.head.output
         return InstanceStatus(
             status=view.status,
-            output=output,
+            read_output=partial(self._decoded, output if view.status is Status.COMPLETE else None),
             error=view.error,
             rollback=rollback,
             waiting_for=view.waiting_for,
@@ -93,11 +92,14 @@ class WorkflowInstance:
             head = history.head
             status, output, error = head.status, head.output, head.error
         if status is Status.COMPLETE:
-            return None if output is None else codec.decode(output, self.files)
+            return self._decoded(output)
         if status not in FINISHED:
             msg = f"instance {self.id!r} is {self.view().status} and has no output yet; `await` it, or call wait()"
             raise InvalidStatusError(msg)
         raise self._failure(status, error or {})
+
+    def _decoded(self, output: bytes | None) -> Any:
+        return None if output is None else codec.decode(output, self.files)
 
     def _failure(self, status: Status, record: dict[str, Any]) -> InstanceFailedError:
         if status is Status.TERMINATED:

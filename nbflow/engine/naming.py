@@ -45,5 +45,6 @@ def parsed(wanted: Any) -> tuple[str, int, str | None, str | None]:
             return wanted[0], 1, None, wanted[1]
         case {"name": str()}:
             return wanted["name"], wanted.get("count", 1), wanted.get("type"), wanted.get("key")
-    msg = f'from_step={wanted!r} is none of "name", ("name", count), {{"name", "count", "type"}}, a step'
+    known = '"name", ("name", count), ("name", "key") of a map item, {"name", "count", "type"}, a step'
+    msg = f"from_step={wanted!r} is none of {known}"
     raise UsageError(msg)

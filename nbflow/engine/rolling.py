@@ -96,6 +96,10 @@ class Rollback(Scope):
         handler = self.live.history.steps.get(handler_key(step.key))
         return handler is not None and handler.state is StepState.FINISHED
 
+    def _index(self, key: StepKey) -> int | None:
+        record = None if key.key is None else self.live.history.steps.get(StepKey(key.type, key.name, key.count))
+        return None if record is None or record.items is None or key.key is None else record.items.index(key.key)
+
     def _output(self, step: StepRecord) -> Any:
         """What the step gave; of a map's item, what the store has of it. In a thread."""
         key, record = step.key, self.live.history.steps.get(StepKey(step.key.type, step.key.name, step.key.count))
@@ -113,6 +117,7 @@ class Rollback(Scope):
         context.run(BODY.set, None)  # as for `run`: whoever asked for it may be a body
         # What undoes a sensitive step is given its output, and may print it or fail with it.
         body = self._body = Body(self, call, self._bound(fn, step), (), config, None, context, sensitive=step.sensitive)
+        body.index = self._index(step.key)
         match replay.decide(known, StepType.DO):
             case replay.WaitUntil() as decision:
                 body.attempt = decision.attempt - 1

@@ -82,7 +82,8 @@ def parse(workflow: str, cron: Any, tz: Any, *, catch_up: bool, now: datetime) -
             raise CronSimError("five fields are wanted: minute hour day month weekday")
         CronSim(str(cron), now.astimezone(where))
     except CronSimError as error:
-        msg = f"schedule {cron!r} of workflow {workflow!r} cannot be read: {error or 'not a cron line'}; e.g. '0 6 * * 1-5'"
+        whose = f" of workflow {workflow!r}" if workflow else ""
+        msg = f"schedule {cron!r}{whose} cannot be read: {error or 'not a cron line'}; e.g. '0 6 * * 1-5'"
         raise UsageError(msg) from None
     return Schedule(workflow, str(cron), name, catch_up, now)
 

@@ -20,7 +20,7 @@ from nbflow.engine.functions import Options, StepFunction, handler_of
 from nbflow.engine.loop import ACTIVATION
 from nbflow.engine.maps.calls import MapCall, asked_for, call_map
 from nbflow.engine.waits import Asked, Wait
-from nbflow.errors import UsageError
+from nbflow.errors import UsageError, article
 from nbflow.values import schemas
 
 if TYPE_CHECKING:
@@ -76,15 +76,15 @@ class WorkflowStep:
         if sensitive not in (None, "output"):
             msg = f'sensitive={sensitive!r} of step {name!r}: only "output" is known'
             raise UsageError(msg)
-        self._activation.engine.executors.check(on)
+        self._activation.engine.executors.check(on, "step", name)
         resolved = resolve(name or "step.do", retries=retries, timeout=timeout, config=config)
         handler = handler_of(name, rollback, rollback_config)
         options = Options(resolved, on, lazy, concurrent, handler, sensitive is not None)
         if fn is _MISSING:
             return partial(StepFunction, self, name, options)
         if not callable(fn):
-            given = type(fn).__name__
-            msg = f"step {name!r} was given a {given} to run, which is not callable; give the function, not its result"
+            given = article(type(fn).__name__)
+            msg = f"step {name!r} was given {given} to run, which is not callable; give the function, not its result"
             raise UsageError(msg)
         return self._do(name, fn, args, options)
 
@@ -178,7 +178,7 @@ class WorkflowStep:
         """
         self._refuse_in_body("map", name)
         engine = self._activation.engine
-        engine.executors.check(on)
+        engine.executors.check(on, "map", name)
         place = on or engine.default_executor
         asked = asked_for(
             name, fn, items, key=key, concurrency=concurrency, rate=rate, retries=retries, timeout=timeout, on=on,

@@ -166,7 +166,7 @@ class WorkflowMagics:
         if cron is not None:
             from nbflow.engine import schedules
 
-            schedules.parse("of this cell", cron, None, catch_up=True, now=SystemClock().now())
+            schedules.parse("", cron, None, catch_up=True, now=SystemClock().now())
         cls = run_cell(self.shell, parsed)
         engine = self.engine()
         # A cell says what happened to its own instance first; the others of this workflow go on at `opened.start()`.

@@ -73,7 +73,7 @@ def _files_of_instances(root: Path) -> Iterator[Path]:
 
     No link is followed: one that leads out of the store would have strangers' files removed.
     """
-    folders = [root]
+    folders = [root] if root.is_dir() else []
     for _ in range(2):
         folders = [Path(entry) for folder in folders for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)]
     for folder in folders:

@@ -112,22 +112,32 @@ def _journals_with_entries(layout: Layout) -> list[str]:
 
 
 def _opened(layout: Layout, patience: float) -> list[Finding]:
-    if not layout.file.exists() or not layout.file.stat().st_size or not layout.folder.is_dir() or any(layout.strangers()):
+    if not layout.file.exists() or not layout.file.stat().st_size or any(layout.strangers()):
         return []
+    if not layout.folder.is_dir():  # whoever works with the store has made it: there is nobody to wait for
+        return _read(layout, patience)
     turn = lease.Lease(layout, lease.own_holder("doctor", "nbflow doctor"))
-    database = Database(layout)
-    found: list[Finding] = []
     try:
         if not turn.acquire(patience, lambda: False):
             return [_note(f"{layout.file} is in use: {turn.holder()}", "try again; work goes on meanwhile, in the journals")]
         try:
-            if layout.wal.exists():
-                found.append(_note(f"{layout.wal} was left by a crash", "it is folded in when an engine opens the store"))
-            _attach(database, patience)
-            found += _inside(layout, database)
+            return _read(layout, patience)
         finally:
-            database.reset()
             turn.release()
+    except NbflowError as error:
+        return [_wrong(*_split(str(error)))]
+    finally:
+        turn.forget()
+
+
+def _read(layout: Layout, patience: float) -> list[Finding]:
+    database = Database(layout)
+    found: list[Finding] = []
+    try:
+        if layout.wal.exists():
+            found.append(_note(f"{layout.wal} was left by a crash", "it is folded in when an engine opens the store"))
+        _attach(database, patience)
+        found += _inside(layout, database)
     except HeldError as error:
         found.append(_note(f"{layout.file} is open in {error}", "close it there; work goes on meanwhile, in the journals"))
     except (NbflowError, duckdb.Error) as error:
@@ -141,7 +151,7 @@ def _opened(layout: Layout, patience: float) -> list[Finding]:
     except Exception as error:  # noqa: BLE001 - a damaged file may fail in any way, and that is a finding
         found.append(_wrong(f"{layout.file} cannot be read: {error}", "restore it from a backup"))
     finally:
-        turn.forget()
+        database.reset()
     return found
 
 

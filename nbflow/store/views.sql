@@ -290,8 +290,8 @@ select
   i.workflow,
   i.instance_id,
   e.created_seq,
-  e.token,
   e.kind,
+  e.token,
   e.step,
   e.count,
   case when e.kind <> 'created' then e.key end as key,
@@ -305,8 +305,8 @@ comment on column history.recorded_at is 'when it was recorded';
 comment on column history.workflow is 'name of the workflow';
 comment on column history.instance_id is 'id of the instance';
 comment on column history.created_seq is 'the instance, the key to join by';
-comment on column history.token is 'the claim under which it was written; 0 for what others say';
 comment on column history.kind is 'what happened, such as created, do.finished, event';
+comment on column history.token is 'the claim under which it was written; 0 for what others say';
 comment on column history.step is 'name of the step; empty for the instance itself';
 comment on column history.count is 'which call of that name, 1-based';
 comment on column history.key is 'key of a map item';

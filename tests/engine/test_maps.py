@@ -208,7 +208,8 @@ def test_the_context_tells_key_and_index_and_keys_of_idempotency_differ(lab):
     [
         (lambda step: step.map("m", 3, []), "not callable"),
         (lambda step: step.map("m", square, 3), "not iterable"),
-        (lambda step: step.map("m", square, "abc"), "single characters"),
+        (lambda step: step.map("m", 0, []), "given an int to run"),
+        (lambda step: step.map("m", square, [], on="gpu"), "map 'm': on='gpu' names no executor"),
         (lambda step: step.map("m", square, [], key="id"), "key= of map 'm'"),
         (lambda step: step.map("m", square, [], concurrency=0), "concurrency= of map 'm'"),
         (lambda step: step.map("m", square, [], rate="fast"), "rate= of map 'm'"),
@@ -227,6 +228,13 @@ def test_a_wrong_call_is_a_usage_error_at_the_call(lab, call, says):
     instance = lab.run(run)
     assert says in instance.output
     assert instance.steps == []
+
+
+def test_text_and_bytes_are_iterables_like_any_other(lab):
+    async def run(event, step):
+        return [await step.map("m", lambda x: x, "ab", key=str), await step.map("m", square, b"\x02\x03")]
+
+    assert lab.output(run) == [["a", "b"], [4, 9]]
 
 
 def test_a_frame_is_refused_with_the_way_to_its_rows(lab):
@@ -276,7 +284,7 @@ def test_a_step_in_an_items_body_is_counted_for_that_item_alone(lab):  # S15
     ("key", "says"),
     [
         (str, "the key '3' of item 2 came before"),
-        (lambda x: x, "gave a int for item 0"),
+        (lambda x: x, "gave an int for item 0"),
         (lambda x: "", "key= of map 'm'"),
         (lambda x: 1 / 0, "division by zero"),
     ],
@@ -340,6 +348,34 @@ def test_a_keyed_item_with_another_content_is_served_and_the_map_is_stale(lab): 
     instance.resume()
     assert lab.finish(instance).output == [("a", 1), ("b", 2)]
     assert instance.step("m").stale_why == ("item 'a' changed",)
+    assert [step.stale_why for step in instance.code_changes().stale] == [("item 'a' changed",)]
+
+
+def test_that_an_item_was_another_one_is_known_to_later_activations_and_kernels(lab):  # S57
+    items, body = [("a", 1), ("b", 2)], Bench(("b", 2))
+
+    async def run(event, step):
+        await step.map("m", body, list(items), key=lambda item: item[0], retries=0)
+        await step.wait_for_event("w", "go")
+
+    instance = lab.run(run)
+    items[0] = ("a", 100)
+    body.broken.clear()
+    instance.resume()
+    eventually(lambda: instance.status().waiting_for)
+    instance.pause()
+    instance.resume()
+    eventually(lambda: instance.status().status is Status.WAITING)
+    assert instance.step("m").stale_why == ("item 'a' changed",)
+    lab2 = lab.revive()
+    lab2.workflow(run)
+    again = lab2.engine.get(instance.id)
+    eventually(lambda: again.status().status is Status.WAITING)
+    assert again.step("m").stale_why == ("item 'a' changed",)
+    again.restart(("m", "a"))
+    eventually(lambda: again.status().status is Status.WAITING)
+    assert body.ran[-1] == ("a", 100)
+    assert not again.step("m").stale
 
 
 # -- failures ---------------------------------------------------------------------------------------------------------
@@ -573,6 +609,37 @@ def test_items_are_undone_last_first(lab):  # S46
     instance.resume()
     lab.finish(instance)
     assert len(undone) == 6
+
+
+@pytest.mark.parametrize("key", [None, str])
+def test_the_handler_of_an_item_is_told_which_item_it_undoes(lab, key):
+    told = []
+
+    async def run(event, step):
+        await step.map("m", square, [5, 6], key=key, rollback=lambda ctx: told.append((ctx.step.name, ctx.key, ctx.index)))
+        await step.do("d", lambda: 1, rollback=lambda ctx: told.append((ctx.step.name, ctx.key, ctx.index)))
+        raise ValueError
+
+    lab.run(run)
+    assert told == [("d", None, None), *((("m", "6", 1), ("m", "5", 0)) if key else (("m", "1", 1), ("m", "0", 0)))]
+
+
+def test_the_handler_of_a_keyed_item_is_told_where_it_stood_when_it_last_ran(lab):
+    told, items, body = [], ["a", "b"], Bench("b")
+
+    async def run(event, step):
+        undo = lambda ctx: told.append((ctx.key, ctx.index))  # noqa: E731
+        await step.map("m", body, list(items), key=str, rollback=undo, retries=0)
+        raise ValueError
+
+    instance = lab.start(run)
+    lab.finish(instance)
+    told.clear()
+    items.insert(0, "new")
+    body.broken.clear()
+    instance.resume()
+    lab.finish(instance)
+    assert sorted(told) == [("a", 1), ("b", 2), ("new", 0)]
 
 
 # -- kernels that die -------------------------------------------------------------------------------------------------

@@ -387,6 +387,22 @@ def test_a_history_with_pickles_opens_without_the_switch_and_runs_nothing_of_the
     ran.clear()
 
 
+def test_a_status_is_told_though_its_output_cannot_be_read(make_lab):  # S5, S17
+    lab = make_lab(allow_pickle=True)
+
+    async def run(event, step):
+        return Opaque("kept")
+
+    lab.run(run, id="kept")
+    later = lab.revive(allow_pickle=False)
+    status = later.engine.get("kept").status()
+    assert (status.status, status.error, later.engine.get("kept").wait(1).status) == ("complete", None, "complete")
+    with pytest.raises(UndecodableError, match="is not read"):
+        _ = status.output
+    assert "is not read" in repr(status)
+    assert later.revive(allow_pickle=True).engine.get("kept").status().output.value == "kept"
+
+
 def test_replaying_a_pickle_without_the_switch_interrupts_and_says_so(make_lab):  # S17
     lab = make_lab(allow_pickle=True)
     lab.start(pickles, id="one")

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -108,6 +109,16 @@ def test_every_kind_of_damage_to_a_stored_file_is_named_with_its_step(store):
 def test_a_file_of_another_kind_is_said_to_be_one(store, content, says):
     store.write_bytes(content)
     assert (says or "is empty") in (wrong(store) if says else notes(store))
+
+
+@pytest.mark.parametrize("content", [b"hello", None])
+def test_a_file_whose_folder_is_gone_is_looked_into_all_the_same(store, content):
+    shutil.rmtree(Layout.of(store).folder)
+    if content is not None:
+        store.write_bytes(content)
+    assert "is not there" in notes(store)
+    assert ("is not a DuckDB file" in wrong(store)) == (content is not None)
+    assert not Layout.of(store).folder.exists()
 
 
 @pytest.mark.parametrize("part", [0.3, 0.6, 0.9])

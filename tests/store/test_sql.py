@@ -352,8 +352,8 @@ def test_events_and_attempts_and_history_have_right_values(opened):
         ("s", 2, "failed", "E"),
     ]
     history = store.sql("from history order by seq")
-    assert history.columns[:6] == ["seq", "recorded_at", "workflow", "instance_id", "created_seq", "token"]
-    assert [row[6] for row in history.fetchall()] == [
+    assert history.columns[:6] == ["seq", "recorded_at", "workflow", "instance_id", "created_seq", "kind"]
+    assert [row[5] for row in history.fetchall()] == [
         "created", "claimed", "event", "wait.finished", "do.retrying", "do.retrying",
     ]  # fmt: skip
 

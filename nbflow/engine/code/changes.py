@@ -202,8 +202,9 @@ def find_stale_by_name(engine: "Engine", instance: "WorkflowInstance", workflow:
             continue
         if code not in known:
             known[code] = _by_name(now, StepCode(engine, step.body))
-        if (present := known[code]) is not None:
-            stale[step.key] = Present(present, step.body.get("bound", {}), None)
+        items = tuple(step.body.get("stale", ()))
+        if (present := known[code]) is not None or items:
+            stale[step.key] = Present(present, step.body.get("bound", {}), None, items)
     engine.registry.stale[instance.created_seq] = Differing(workflow.reach, stale)
 
 

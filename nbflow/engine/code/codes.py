@@ -68,7 +68,7 @@ class Present:
             labels += [name for name in {**bound, **self.bound} if bound.get(name) != self.bound.get(name)]
         if self._args_differ(recorded):
             labels.append(ARGUMENTS)
-        labels += [f"item {key!r}" for key in self.items[:_SHOWN]]
+        labels += [f"item {key!r}" for key in self.items]
         return list(dict.fromkeys(labels))
 
     @property
@@ -112,7 +112,9 @@ class Codes:
         self._recorded_calls += 1
         if record.state is not StepState.FINISHED or not ("code_hash" in record.body or "args_hash" in record.body):
             return
-        if not args and "args_hash" not in record.body:  # a thousand of these are looked at before the first new body runs
+        items = record.body.get("stale")
+        # A thousand of these are looked at before the first new body runs.
+        if not args and not items and "args_hash" not in record.body:
             fingerprint, bound = of_callable(fn, args)
             if fingerprint is not None and (fingerprint.hash, bound) == (
                 record.body["code_hash"],
@@ -120,6 +122,8 @@ class Codes:
             ):
                 return
         present = self._present(fn, args if "args_hash" in record.body else ())
+        if items:
+            present = replace(present, items=tuple(items))
         if present.differs(record.body):
             self._found(key, present)
 
@@ -128,10 +132,14 @@ class Codes:
         known = Differing("" if workflow is None else workflow.reach)
         self._engine.registry.stale.setdefault(self._live.created_seq, known).steps[key] = present
 
-    def items_changed(self, key: StepKey, fn: Callable[..., Any], items: Sequence[str]) -> None:
-        """Items of a map were served whose content is not what it was (S57); they have keys of their own."""
-        if items:
-            self._found(key, replace(self._present(fn, ()), items=tuple(items)))
+    def items_changed(self, key: StepKey, fn: Callable[..., Any], items: Sequence[str]) -> dict[str, Any]:
+        """Items of a map were served whose content is not what it was (S57); says it for the entry of the map's end.
+
+        They are not drawn again, so later calls and other engines know it from there.
+        """
+        named = items[:_SHOWN]
+        self._found(key, replace(self._present(fn, ()), items=tuple(named)))
+        return {"stale": list(named)}
 
     def _present(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Present:
         fingerprint, bound = of_callable(fn, args)

@@ -20,7 +20,7 @@ from nbflow.engine.executors.attempt import LOSSES, RemoteAttempt
 from nbflow.engine.executors.desk import Desk
 from nbflow.engine.executors.refusals import without_nbflow
 from nbflow.engine.executors.remote import CALL, differences, versions
-from nbflow.errors import UsageError
+from nbflow.errors import UsageError, article
 from nbflow.values.nodes import type_name
 
 if TYPE_CHECKING:
@@ -46,7 +46,8 @@ class DaskCluster:
             self.client, self.address = None, client
         else:
             if type(client).__module__.partition(".")[0] != "distributed" or not hasattr(client, "scheduler"):
-                msg = f"dask_executor() got a {type_name(type(client))}: give a distributed.Client, or a scheduler's address"
+                what = article(type_name(type(client)))
+                msg = f"dask_executor() got {what}: give a distributed.Client, or a scheduler's address"
                 raise UsageError(msg)
             if client.asynchronous:
                 raise UsageError("dask_executor() got an asynchronous client: give Client(…) without asynchronous=True")

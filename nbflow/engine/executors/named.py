@@ -76,11 +76,11 @@ class Executors(MutableMapping[str, Any]):
                 place = self._places[name] = _face(self[name], name, self._engine)
             return place
 
-    def check(self, name: str | None) -> None:
+    def check(self, name: str | None, what: str, step: object) -> None:
         """Refuse an `on=` that names nothing."""
         if name is not None and name not in HERE and (not isinstance(name, str) or name not in self):
             known = listed([*HERE, *self])
-            msg = f"on={name!r} names no executor; known are {known}; add one: engine.executors[{name!r}] = …"
+            msg = f"{what} {step!r}: on={name!r} names no executor; known are {known}; add one: engine.executors[{name!r}] = …"
             raise UsageError(msg)
 
     def __getitem__(self, name: str) -> Any:

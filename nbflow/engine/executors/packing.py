@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from nbflow.engine.executors.caches import CACHED, reduced
-from nbflow.errors import UsageError
+from nbflow.errors import UsageError, article
 from nbflow.values.nodes import type_name
 from nbflow.values.own import owns_module
 
@@ -235,7 +235,7 @@ def _refusal_of(step: str, verb: str, named: dict[str, Any], error: BaseExceptio
             "path or key to it, and read it over there"
         )
     else:
-        what = f", a {type_name(type(value))}" if name else ""
+        what = f", {article(type_name(type(value)))}" if name else ""
         msg = f"{who}{what}, which cannot be sent to a worker ({type(error).__name__}: {error}): make it in the body instead"
     return UsageError(msg)
 

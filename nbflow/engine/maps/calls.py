@@ -12,7 +12,7 @@ from nbflow.engine.context import is_async
 from nbflow.engine.maps.run import Asked, MapRun
 from nbflow.engine.maps.sources import check_items
 from nbflow.engine.maps.streams import Stream, StreamIterator
-from nbflow.errors import UsageError
+from nbflow.errors import UsageError, article
 
 if TYPE_CHECKING:
     from nbflow.engine.activation import Activation, RollbackHandler
@@ -44,7 +44,8 @@ def asked_for(
         UsageError: naming the map and what is wrong.
     """
     if not callable(fn):
-        msg = f"map {name!r} was given a {type(fn).__name__} to run, which is not callable; give the function, then the items"
+        given = article(type(fn).__name__)
+        msg = f"map {name!r} was given {given} to run, which is not callable; give the function, then the items"
         raise UsageError(msg)
     check_items(name, items)
     if key is not None and not callable(key):

@@ -370,16 +370,16 @@ class MapRun:
 
     def _finish(self) -> None:
         items, draw = self.items, self.draw
-        body = self._about() | self.live.codes.marks(self.asked.fn, ())
-        body |= {"started_at": self._started_at, "total": draw.count, "failed": items.failed}
-        self.live.codes.items_changed(self.call.key, self.asked.fn, draw.stale)
+        body = self._about() | {"started_at": self._started_at, "total": draw.count, "failed": items.failed}
+        body |= self.live.codes.marks(self.asked.fn, ())
+        if draw.stale:
+            body |= self.live.codes.items_changed(self.call.key, self.asked.fn, draw.stale)
         self._end(keep=True)
         if draw.keys is None:
             self.activation.ended(Kind.MAP_FINISHED, self.call, body)
             return
         self.activation.in_flight += 1
-        files = self.live.files
-        make = partial(codec.encode, draw.keys, files, with_preview=False)
+        make = partial(codec.encode, draw.keys, self.live.files, with_preview=False)
         self.engine.threads.submit(contextvars.Context(), make, partial(self._keys_encoded, body))
 
     def _keys_encoded(self, body: dict[str, Any], outcome: Outcome) -> None:

@@ -18,7 +18,7 @@ from nbflow.core.items import Items
 from nbflow.engine.loop import ACTIVATION
 from nbflow.engine.outputs import is_light
 from nbflow.engine.threads import Outcome, call_in
-from nbflow.errors import UsageError
+from nbflow.errors import UsageError, article
 from nbflow.values.fingerprint import fingerprint
 
 if TYPE_CHECKING:
@@ -98,7 +98,8 @@ class Draw:
         assert self.keys is not None
         key = self._key(item)
         if not isinstance(key, str):
-            msg = f"key= of map {self._name!r} gave a {type(key).__name__} for item {index}; it must give text, such as str(…)"
+            what = article(type(key).__name__)
+            msg = f"key= of map {self._name!r} gave {what} for item {index}; it must give text, such as str(…)"
             raise UsageError(msg)
         key = names.item_key(key, f"key= of map {self._name!r} for item {index}")
         if key in self._seen:
@@ -275,10 +276,7 @@ def check_items(name: str, items: Any) -> None:
         UsageError: it is no iterable, or iterating over it gives what nobody means.
     """
     cls = type(items)
-    what = f"map {name!r} was given a {cls.__name__} as its items"
-    if isinstance(items, str | bytes | bytearray):
-        msg = f"{what}, whose items are single characters; put it into a list"
-        raise UsageError(msg)
+    what = f"map {name!r} was given {article(cls.__name__)} as its items"
     library = cls.__module__.partition(".")[0]
     if library in ("pandas", "polars", "pyarrow") and cls.__name__ in ("DataFrame", "Table", "LazyFrame"):
         ways = {"pandas": "frame.itertuples()", "polars": "frame.iter_rows()", "pyarrow": "table.to_pylist()"}
