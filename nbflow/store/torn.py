@@ -32,14 +32,17 @@ _log = logging.getLogger("nbflow")
 
 
 def in_checkpoint(layout: Layout) -> bool:
-    """Whether the file was left in the middle of a checkpoint, as far as DuckDB's log tells."""
+    """Whether the file was left in the middle of a checkpoint, as far as DuckDB's log tells.
+
+    A log without a byte is one, too: a large commit is a checkpoint of its own, without a word in the log.
+    """
     try:
         descriptor = open_own(layout.wal, os.O_RDONLY)
     except OSError:
         return False
     try:
         size = os.fstat(descriptor).st_size
-        return _BEGUN.search(os.pread(descriptor, _TAIL, max(0, size - _TAIL))) is not None
+        return not size or _BEGUN.search(os.pread(descriptor, _TAIL, max(0, size - _TAIL))) is not None
     finally:
         os.close(descriptor)
 

@@ -10,7 +10,7 @@ import duckdb
 import pytest
 
 from nbflow.errors import StoreCorruptError
-from nbflow.store import torn
+from nbflow.store import lease, torn
 from nbflow.store.doctor import Severity, examine
 from nbflow.store.history_store import FileStore
 from nbflow.store.layout import Layout
@@ -126,6 +126,18 @@ def test_whatever_pages_of_a_block_came_to_be_written_all_is_there_and_whole(lef
         store.close()
         assert [f for f in examine(file) if f.severity is not Severity.FINE] == []
     assert met
+
+
+def test_a_block_left_by_a_commit_that_needs_no_log_is_made_good_too(left, halves, tmp_path):
+    data = next(data for _, data in halves if refused(data, tmp_path))
+    file = left.copy(tmp_path / "copy", data)
+    layout = Layout.of(file)
+    layout.wal.write_bytes(b"")
+    lease.News(layout).reached(len(ALL) - 1)  # it died inside the commit
+    store = FileStore(file)
+    assert names(store.read(1)) == ALL
+    assert store.warnings == []
+    store.close()
 
 
 def test_the_doctor_says_what_it_is_and_changes_nothing(left, halves, tmp_path):
