@@ -71,6 +71,10 @@ def run(host: Host, arguments: list[str]) -> tuple[str, bool]:
     failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
     for line in failed or (lines[-40:] if done.returncode else []):
         print(f"    {line}", flush=True)
+    if done.returncode:
+        said = python.parents[2] / f"{host.name}.log"
+        said.write_text(done.stdout + done.stderr)
+        print(f"    all of it is in {said.relative_to(ROOT)}", flush=True)
     return (
         f"ipykernel {version}: {lines[-1] if lines else done.stderr[-500:]} ({time.monotonic() - began:.0f} s)",
         not done.returncode,
