@@ -53,7 +53,7 @@ SAID = {
 """Columns of `entries` that repeat what the body says."""
 
 
-def _values(whole: str, number: str = "row_number() over (order by ord)") -> str:
+def _values(whole: str) -> str:
     """What to append.
 
     Lines about steps say what has columns beside their body; those of an older nbflow and those about an instance do not.
@@ -64,7 +64,7 @@ def _values(whole: str, number: str = "row_number() over (order by ord)") -> str
     )
     return f"""
 select
-  $2 + {number}, recorded_at, created_seq, token, kind, step, count, key,
+  $2 + row_number() over (), recorded_at, created_seq, token, kind, step, count, key,
   {order}, {attempt}, {started_at}, {whole}, {", ".join(rest)},
   body, coalesce(encode(value), from_base64(value64)), null
 from rows as r
@@ -73,12 +73,20 @@ from rows as r
 
 _WHOLE = "attempt = 1 and started_at is not null and ord in (select last from absorbed)"
 LOAD = (
-    f"insert into nb.entries {_PARSED}{_ABSORBED}{_values(_WHOLE, 'row_number() over ()')} "  # noqa: S608 - no text of a user is in it
+    f"insert into nb.entries {_PARSED}{_ABSORBED}{_values(_WHOLE)} "  # noqa: S608 - no text of a user is in it
     "where ord not in (select ord from absorbed)"
 )
 """Of a connection of one thread, which keeps the order of the lines; sorting them would cost a tenth of the load."""
 
-WRITE = f"insert into nb.entries {_PARSED}{_values('false')} order by ord"
+_BOUND = {
+    "seq": "bigint", "recorded_at": "timestamptz", "created_seq": "bigint", "token": "integer", "kind": "varchar",
+    "step": "varchar", "count": "integer", "key": "varchar", **SAID, "body": "varchar", "value": "blob",
+}  # fmt: skip
+WRITE = f"""
+insert into nb.entries ({", ".join(f'"{column}"' for column in _BOUND)}, whole)
+select {", ".join(f"unnest(${place}::{kind}[])" for place, kind in enumerate(_BOUND.values(), 1))}, false
+"""
+"""Of a list for each column: a few entries are planned and placed in a third of the time that lines of them would take."""
 SOURCES = """
 insert into nb.sources
 with parsed as materialized (

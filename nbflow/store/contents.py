@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from nbflow.store.files import strangers
+from nbflow.store.known import Asked
 from nbflow.store.layout import Layout
 from nbflow.store.lease import LIFE
-from nbflow.store.wholeness import Rows
 
 # A reference inside a stored value, as values/codec.py writes it.
 _REFERENCE = re.compile(rb'"uri":"([^"\\]+)","hash":"([0-9a-f]{64})"')
@@ -20,7 +20,7 @@ SETTLED = timedelta(hours=1)
 """A file is written before its entry, so a young one that nothing names may be named in a moment."""
 
 
-def stored_files(rows: Rows) -> dict[str, tuple[str, str]]:
+def stored_files(rows: Asked) -> dict[str, tuple[str, str]]:
     """Every file that values of instances that are not deleted name: its SHA-256 and the step that it is of, by URI."""
     found: dict[str, tuple[str, str]] = {}
     query = """

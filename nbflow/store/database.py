@@ -293,8 +293,14 @@ class Database:
     def write(self, entries: Iterable[Entry], base: int) -> None:
         """Append entries as they are, seqs from *base* + 1 on."""
         written = list(entries)
-        text = b"\n".join(lines.of_entry(entry) for entry in written).decode()
-        self.rows(appending.WRITE, [text, base])
+        rows = [
+            (
+                seq, entry.recorded_at, entry.created_seq, entry.token, entry.kind.value, entry.step, entry.count, entry.key,
+                *map(entry.body.get, appending.SAID), lines.body_text(entry.body), entry.value,
+            )
+            for seq, entry in enumerate(written, base + 1)
+        ]  # fmt: skip
+        self.rows(appending.WRITE, [list(column) for column in zip(*rows, strict=True)])
         known.of_written(self.rows, base, written)
 
     def translated(self, error: duckdb.Error) -> Exception:

@@ -189,11 +189,11 @@ def _inside(layout: Layout, database: Database) -> Iterator[Finding]:
     else:
         shape.tables_as_made(layout, rows)
     all_blocks(layout, rows)
-    wholeness(layout, rows)
+    wholeness(layout, rows, meta)
     for table in sorted(tables):
         rows(f"select sum(hash(t)) from nb.{table} as t")  # noqa: S608 - damage inside a block shows when it is read
     [(entries, instances)] = rows("select count(*), count(*) filter (kind = 'created') from nb.entries")
-    yield from _end(layout, rows(mending.LAST)[0][0])
+    yield from _end(layout, mending.last(rows, meta))
     yield _fine(f"{layout.file}: {entries:,} entries of {instances:,} instances, whole")
     if version == migrate.SCHEMA:
         yield from _known(layout, rows)

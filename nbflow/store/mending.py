@@ -1,20 +1,23 @@
 """What is done about a DuckDB file that is less than it was: a half-written block, a log that DuckDB refuses, a lost end."""
 
+from collections.abc import Mapping
+
 from nbflow.errors import StoreCorruptError
 from nbflow.store import desk as desks
 from nbflow.store import lease, segments, torn
 from nbflow.store.database import DamagedLogError
 from nbflow.store.desk import Desk
+from nbflow.store.known import Asked
 from nbflow.store.layout import sync_folder
 
 REACHED = "reached"
 """The key in `meta` of the seq that the next one follows, where the rows up to it are gone."""
 
-LAST = (
-    "select greatest(coalesce((select max(seq) from nb.entries), 0), "  # noqa: S608 - ours
-    f"coalesce((select max(value::bigint) from nb.meta where key = '{REACHED}'), 0))"
-)
-"""The highest seq that was ever given."""
+
+def last(rows: Asked, meta: Mapping[str, str]) -> int:
+    """The highest seq that was ever given."""
+    [(highest,)] = rows("select coalesce(max(seq), 0) from nb.entries")
+    return max(int(highest), int(meta.get(REACHED, "0")))
 
 
 def attach(desk: Desk) -> bool:

@@ -30,7 +30,7 @@ class Entrance:
         """Make or check the file, take over the journals of the dead, become known."""
         layout = self._desk.layout
         with self._loader.session(opening=Opening(self._make, self._bring_up_to_date)) as session:
-            wholeness(layout, session.rows)
+            wholeness(layout, session.rows, self._desk.meta)
             if not known.is_complete(session.rows):
                 session.make_known_again()
                 self._desk.warn(f"what is known of the instances in {str(layout.file)!r} was made again from their entries")

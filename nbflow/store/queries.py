@@ -168,7 +168,7 @@ def _expected() -> shape.Described:
         make_schema(connection, {})
         connection.execute(f"detach {NAME}")
         connection.execute(attach)
-        found = shape.described(lambda query: connection.execute(query).fetchall())
+        found = shape.described(lambda query, values=None: connection.execute(query, values).fetchall())
         connection.execute(f"detach {NAME}")
     connection.close()
     return found

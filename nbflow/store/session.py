@@ -74,7 +74,7 @@ class Session:
         for journal, position, closed in self._database.rows("select journal, position, closed from nb.loaded"):
             self._positions[journal] = (position, closed)
         self._registered = set(self._positions)
-        self._last = self._database.rows(mending.LAST)[0][0]
+        self._last = mending.last(self._database.rows, desk.meta)
         mending.notice(desk, self._last, opening=opening is not None)
         self._mending = bool(desk.expected)
         self._notice()

@@ -9,8 +9,8 @@ import re
 
 from nbflow.errors import StoreCorruptError, listed
 from nbflow.store.database import schema
+from nbflow.store.known import Asked
 from nbflow.store.layout import Layout
-from nbflow.store.wholeness import Rows
 
 _MAIN = "database_name = 'nb' and schema_name = 'main'"
 _OURS = "database_name = 'nb' and schema_name in ('main', 'internal')"
@@ -29,7 +29,7 @@ def _tables() -> dict[str, list[str]]:
     return made
 
 
-def tables_as_made(layout: Layout, rows: Rows) -> None:
+def tables_as_made(layout: Layout, rows: Asked) -> None:
     """The tables of the present schema are there with exactly their columns, plain ones, and nothing acts on a write.
 
     Raises:
@@ -44,7 +44,7 @@ def tables_as_made(layout: Layout, rows: Rows) -> None:
     _refuse(layout, [name for name, wanted in _tables().items() if name not in tables or found[name] != wanted])
 
 
-def nothing_acts(layout: Layout, rows: Rows) -> None:
+def nothing_acts(layout: Layout, rows: Asked) -> None:
     """No trigger and no check, which run what somebody wrote when we write.
 
     Raises:
@@ -75,7 +75,7 @@ Described = frozenset[tuple[str, str, str, str]]
 """Kind, schema, name and text of views, macros and types."""
 
 
-def described(rows: Rows) -> Described:
+def described(rows: Asked) -> Described:
     """The views, macros and types of an attached store."""
     views = f"select 'view', schema_name, view_name, sql from duckdb_views() where {_OURS}"  # noqa: S608 - ours
     types = f"select 'type', schema_name, type_name, logical_type from duckdb_types() where {_OURS} and not internal"  # noqa: S608 - ours

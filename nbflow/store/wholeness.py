@@ -1,18 +1,16 @@
 """Whether a DuckDB file holds all that it should: DuckDB itself opens a file that was cut."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Mapping
 
 from nbflow.errors import StoreCorruptError
 from nbflow.store import mending
+from nbflow.store.known import Asked
 from nbflow.store.layout import Layout
-
-Rows = Callable[[str], list[tuple[Any, ...]]]
 
 _HEADERS = 3 * 4096  # of a DuckDB file, before its blocks
 
 
-def wholeness(layout: Layout, rows: Rows) -> None:
+def wholeness(layout: Layout, rows: Asked, meta: Mapping[str, str]) -> None:
     """No block of the file may be missing, and no row: seqs have no gaps but those of purged rows.
 
     Raises:
@@ -20,8 +18,8 @@ def wholeness(layout: Layout, rows: Rows) -> None:
     """
     [(block,)] = rows("select block_size from pragma_database_size() where database_name = 'nb'")
     _has_blocks(layout, _last_block(rows, "nb.entries") + 1, block)
-    [(last,)], [(count,)] = rows(mending.LAST), rows("select count(*) from nb.entries")
-    purged = int(rows("select coalesce(max(value), '0') from nb.meta where key = 'purged'")[0][0])
+    last, [(count,)] = mending.last(rows, meta), rows("select count(*) from nb.entries")
+    purged = int(meta.get("purged", "0"))
     if last - count != purged:
         msg = (
             f"{str(layout.file)!r} is not whole: {last:,} were recorded, {count:,} are there and {purged:,} were purged; "
@@ -30,7 +28,7 @@ def wholeness(layout: Layout, rows: Rows) -> None:
         raise StoreCorruptError(msg)
 
 
-def all_blocks(layout: Layout, rows: Rows) -> None:
+def all_blocks(layout: Layout, rows: Asked) -> None:
     """No block of any table, nor of what describes tables and views, may be missing; for a file that nobody is writing.
 
     What the file's header counts is no measure: free blocks at the end are cut off and stay counted.
@@ -44,7 +42,7 @@ def all_blocks(layout: Layout, rows: Rows) -> None:
     _has_blocks(layout, max(last, *(_last_block(rows, f"nb.{name}") for (name,) in tables)) + 1, block)
 
 
-def _last_block(rows: Rows, table: str) -> int:
+def _last_block(rows: Asked, table: str) -> int:
     query = (
         "select coalesce(max(greatest(block_id, coalesce(list_max(additional_block_ids), -1))), -1) "  # noqa: S608 - ours
         f"from pragma_storage_info('{table}')"
