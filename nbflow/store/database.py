@@ -296,7 +296,7 @@ class Database:
         rows = [
             (
                 seq, entry.recorded_at, entry.created_seq, entry.token, entry.kind.value, entry.step, entry.count, entry.key,
-                *map(entry.body.get, appending.SAID), lines.body_text(entry.body), entry.value,
+                *lines.said(entry.body, None if entry.step is None else 0), lines.body_text(entry.body), entry.value,
             )
             for seq, entry in enumerate(written, base + 1)
         ]  # fmt: skip

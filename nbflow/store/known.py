@@ -74,6 +74,8 @@ def of_written(rows: Asked, base: int, entries: Sequence[Entry]) -> None:
         rows(standing.FORGET_DELETED, [[entry.created_seq for entry in of_lives]])
     elif kinds <= {Kind.CREATED, Kind.CLAIMED} and all(entry.token <= 1 for entry in of_lives):
         _create(rows, base, [(seq, entry) for seq, entry in enumerate(entries, base + 1) if entry.kind is Kind.CREATED])
+    elif kinds == {Kind.CLAIMED}:  # under a lease each has the highest token that there is: none makes another void
+        rows(standing.OWNED.format(home="nb"), [base])
     else:
         keep_up(rows, base)
 

@@ -114,7 +114,7 @@ def of_entry(entry: Entry) -> bytes:
         return _encode(
             _Line(
                 entry.kind, entry.created_seq, entry.token, entry.recorded_at, entry.step, entry.count, entry.key,
-                body_text(entry.body), text, encoded, *(_NOTHING if entry.step is None else _said(entry.body)),
+                body_text(entry.body), text, encoded, *(_NOTHING if entry.step is None else said(entry.body)),
             )
         )  # fmt: skip
     except UnicodeEncodeError as error:
@@ -126,10 +126,10 @@ def of_entry(entry: Entry) -> bytes:
 _NOTHING: tuple[None, ...] = ()
 
 
-def _said(body: dict[str, Any]) -> tuple[Any, ...]:
+def said(body: dict[str, Any], order: int | None = 0) -> tuple[Any, ...]:
     """What of the body has columns of its own, in the order of `_Line`; an entry of a step always says its order."""
     get = body.get
-    return get("order", 0), get("attempt"), get("started_at"), get("uri"), get("sensitive")
+    return get("order", order), get("attempt"), get("started_at"), get("uri"), get("sensitive")
 
 
 def of_source(code_hash: str, text: str) -> bytes:
