@@ -235,7 +235,9 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
         self._refresh_displays(view, now)
 
     def _send_alive(self, now: float, *, head: bool = False) -> None:
-        message = {"type": "alive", "engine": self._inst.engine.engine_id, "seq": self._seq, "trouble": self._trouble[:300]}
+        engine = self._inst.engine
+        trouble = (self._trouble or engine.store.trouble)[:300]
+        message = {"type": "alive", "engine": engine.engine_id, "seq": self._seq, "trouble": trouble}
         if head:
             view = _silently(self._inst.view)
             if view is not None:

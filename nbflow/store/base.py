@@ -165,6 +165,11 @@ class Store(Protocol):
         """
         ...
 
+    @property
+    def trouble(self) -> str:
+        """What keeps entries from the journal or the file now, such as a full disk; they wait. Empty where nothing does."""
+        ...
+
     def facts(self) -> Mapping[str, Any]:
         """For `%workflow store`: path, size in bytes, entries in the file, entries waiting in the journal, holder."""
         ...

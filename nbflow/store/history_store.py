@@ -339,6 +339,11 @@ class FileStore:
             queries.see_to_views(session)
             self._views_seen = True
 
+    @property
+    def trouble(self) -> str:
+        """What keeps entries from the journal or the file now; see `Store.trouble`."""
+        return str(self._loader.trouble_of_writing or "")
+
     def facts(self) -> Mapping[str, Any]:
         """What `%workflow store` shows; never waits long for the file."""
 

@@ -32,6 +32,8 @@ def claim_body(owner: Owner, by: str) -> dict[str, Any]:
 class MemoryStore:
     """A history that ends with the process; everything is "durable" as soon as it is said."""
 
+    trouble = ""
+
     def __init__(self, clock: Clock | None = None) -> None:
         self.engine_id, self.uid = ids.new_uid(), ids.new_uid()
         self.path: Path | None = None

@@ -76,11 +76,13 @@ def test_steps_wait_for_room_in_the_journal_and_are_all_recorded(disk, caplog):
         with pytest.raises(StoreError, match="no space left on the disk; free some, the entries wait and are written then"):
             with_room.flush()
         assert "no space left" in with_room.facts()["trouble"]
+        assert "no space left" in with_room.trouble
         assert "full disk stops all steps" in told(file)
         disk.free()
         eventually(lambda: acked == [-1, *range(200)])
         assert names(with_room.read(created))[2:] == ["before", *(f"s{n}" for n in range(200))]
         assert with_room.facts()["trouble"] is None
+        assert with_room.trouble == ""
     finally:
         with_room.close()
     assert told(file).count("\n") <= 1  # at most that the disk is a small one
