@@ -250,6 +250,34 @@ def test_a_print_that_is_kept_and_can_be_shown_nowhere_fails_no_step(lab, monkey
         print("not a body's")
 
 
+def test_lines_of_parallel_bodies_are_shown_whole_at_a_flush_and_at_the_end(lab, capfd):
+    logs.set_echo(None)
+    begun, other = asyncio.Event(), asyncio.Event()
+
+    async def slow():
+        print("slow", end=" ")
+        begun.set()
+        await other.wait()
+        print("line")
+        print("flushed", end="", flush=True)
+        seen.append(capfd.readouterr().out)
+        print(" end", end="")
+
+    async def quick():
+        await begun.wait()
+        print("quick", "line")
+        other.set()
+
+    async def run(event, step):
+        await asyncio.gather(step.do("slow", slow), step.do("quick", quick))
+
+    seen = []
+    inst = lab.run(run)
+    assert seen == ["quick line\nslow line\nflushed"]
+    assert capfd.readouterr().out == " end"
+    assert inst.step("slow").logs == "slow line\nflushed end"
+
+
 def test_output_of_a_sensitive_step_is_neither_kept_nor_shown(lab, capsys):
     logs.set_echo(None)
 

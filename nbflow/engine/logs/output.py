@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbflow.core.log import LogChunk, LogItem, Progress, joined, unpacked
 from nbflow.core.model import StepKey, StepType
+from nbflow.engine.logs.echo import Held
 from nbflow.engine.logs.log import EVERY, Budget, Log
 
 if TYPE_CHECKING:
@@ -47,13 +48,22 @@ class Output:
         serial: when the attempt began, counted in streams put in (`tap.py`).
     """
 
-    __slots__ = ("_log", "attempt", "body", "budget", "serial", "started_at")
+    __slots__ = ("_held", "_log", "attempt", "body", "budget", "serial", "started_at")
 
     def __init__(self, body: "OnExecutors", attempt: int, started_at: str, serial: int) -> None:
         self.body, self.attempt, self.started_at, self.serial = body, attempt, started_at, serial
         before = body.output
         self.budget: Budget | None = None if before is None else before.budget  # a step has one for all its attempts
         self._log: Log | None = None
+        self._held: Held | None = None
+
+    @property
+    def held(self) -> Held:
+        """Lines that it has begun, where they are shown beside the log."""
+        if self._held is None:
+            with _opening:
+                self._held = self._held or Held()
+        return self._held
 
     @property
     def log(self) -> Log:
@@ -101,8 +111,20 @@ class Output:
 
     def finish(self) -> None:
         """The attempt has ended: what it put out is recorded before its end is."""
+        if self._held is not None:
+            self._show_rest(self._held)
         if self._log is not None:
             self._log.finish()
+
+    def _show_rest(self, held: Held) -> None:
+        token = OUTPUT.set(None)
+        try:
+            for stream in ("stdout", "stderr"):
+                if rest := held.rest(stream):
+                    with contextlib.suppress(OSError, ValueError):  # as in tap.py
+                        print(rest, end="", file=getattr(sys, stream))
+        finally:
+            OUTPUT.reset(token)
 
 
 class Outputs:

@@ -58,6 +58,13 @@ class Tap:
         for line in lines:
             self._write(line)
 
+    def flush(self) -> None:
+        """Show the line that a body has begun, too."""
+        output = OUTPUT.get()
+        if output is not None and self._takes(output):
+            self._show(output.held.rest(self._name))
+        self._stream.flush()
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
@@ -77,9 +84,13 @@ class Tap:
             text = str.__str__(text)
             output.write(_kind(self._name), text)
         if output.log.echo:
-            with contextlib.suppress(OSError, ValueError):  # closed, a pipe that nobody reads, a terminal that is gone:
-                return self._pass_on(text)  # what is kept need not be seen, and is no reason for a step to fail
+            self._show(output.held.lines(self._name, text))
         return len(text)
+
+    def _show(self, text: str) -> None:
+        if text:
+            with contextlib.suppress(OSError, ValueError):  # closed, a pipe that nobody reads, a terminal that is gone:
+                self._pass_on(text)  # what is kept need not be seen, and is no reason for a step to fail
 
     def _takes(self, output: Output) -> bool:
         """Whether this is that body's.
