@@ -1,28 +1,29 @@
 """The public kit for testing workflows."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
-
-from msgspec import structs
 
 from nbflow import ids
 from nbflow.clock import Follower, SystemClock, pause
 from nbflow.core.durations import duration
-from nbflow.core.model import ENDED, ErrorInfo, InstanceStatus, Kind, Status, StepState, StepType
+from nbflow.core.model import ENDED, ErrorInfo, InstanceStatus, Kind, Status, StepKey, StepState, StepType
 from nbflow.engine.activation import Activation
-from nbflow.engine.calls import StepCall
+from nbflow.engine.calls import Call, StepCall
 from nbflow.engine.functions import Options
 from nbflow.engine.instance import WorkflowInstance
+from nbflow.engine.live import LiveInstance
 from nbflow.engine.outputs import body_of
 from nbflow.engine.registry import Workflow
 from nbflow.engine.step import WorkflowStep
-from nbflow.errors import StepTimeoutError, WaitTimeoutError
+from nbflow.engine.waits import Asked
+from nbflow.errors import StepTimeoutError, UsageError, WaitTimeoutError, listed
 from nbflow.store.views import StepView
 from nbflow.values import codec
 
 PATIENCE = 30.0  # real seconds that an engine may take to become idle
+TO_APPLY = 1.0  # real seconds for an instance to come to what it waits for, before its rules are applied
 
 
 class ManualClock:
@@ -97,46 +98,77 @@ class _Rules:
     event_timeouts: set[str] = field(default_factory=set)
 
 
+class _Kit:
+    """Makes the `step` of a workflow's activations; all who look into the workflow, or into one instance, share it."""
+
+    def __init__(self) -> None:
+        self._known: list[tuple[int | None, _Rules]] = []
+
+    def __call__(self, activation: Activation) -> WorkflowStep:
+        return MockedStep(activation, self)
+
+    def add(self, created_seq: int | None, rules: _Rules) -> None:
+        """Let rules hold for one instance, or for all."""
+        self._known.append((created_seq, rules))
+
+    def rules(self, created_seq: int) -> list[_Rules]:
+        """Those that hold for an instance, its own first, then the newest."""
+        holding = [(whose is None, rules) for whose, rules in reversed(self._known) if whose in (None, created_seq)]
+        return [rules for _, rules in sorted(holding, key=lambda each: each[0])]
+
+
 class Introspection:
     """Says what a workflow, or one instance of it, meets in a test, and what became of it.
 
-    Rules of a workflow hold for all its instances, from their next activation or call on; those of an instance for it alone.
+    Rules of a workflow hold for all its instances, from their next activation or call on; those of an instance for it alone,
+    before them. An instance that waits already is replayed, so that what it waits for meets its rules.
     """
 
     def __init__(self, target: Workflow | WorkflowInstance) -> None:
+        if not isinstance(target, Workflow | WorkflowInstance):
+            msg = f"introspect() got {target!r}; give what engine.register() or workflow.create() gave"
+            raise UsageError(msg)
         self._rules = _Rules()
         self._instance = target if isinstance(target, WorkflowInstance) else None
         workflow = target if isinstance(target, Workflow) else target.engine.workflow(target.workflow_name)
         self._workflow = workflow
-        inner = workflow.make_step
-        workflow.make_step = lambda activation: self._step_for(activation, inner)
-        if self._instance is not None:
-            self._apply_now(self._instance)
+        kit = workflow.make_step
+        if not isinstance(kit, _Kit):
+            kit = workflow.make_step = _Kit()
+        kit.add(None if self._instance is None else self._instance.created_seq, self._rules)
+        self._apply_now()
 
-    def _step_for(self, activation: Activation, inner: Callable[[Activation], WorkflowStep]) -> WorkflowStep:
-        wanted = self._instance
-        if wanted is not None and activation.live.created_seq != wanted.created_seq:
-            return inner(activation)
-        return MockedStep(activation, self._rules)
+    def _apply_now(self) -> None:
+        """An instance that waits already is replayed."""
+        if (live := self._waiting()) is not None:
+            live.engine.on_loop(live.replace_code)
 
-    def _apply_now(self, instance: WorkflowInstance) -> None:
-        """An instance that waits already is replayed, so that its calls meet the rules."""
-        live = instance.engine.live.get(instance.created_seq)
+    def _waiting(self) -> LiveInstance | None:
+        """The instance, if it is one that lives here; when it is about to wait it is given a moment to do so."""
+        live = None if self._instance is None else self._instance.engine.live.get(self._instance.created_seq)
         if live is not None:
-            instance.engine.on_loop(live.replace_code)
+            real = SystemClock()
+            end = real.monotonic() + TO_APPLY
+            while (activation := live.activation) is not None and not activation.idle and real.monotonic() < end:
+                pause(0.002)
+        return live
 
     # -- rules --------------------------------------------------------------------------------------------------------
 
     def disable_sleeps(self) -> None:
-        """Sleeps that begin from now on are over at once."""
+        """Sleeps are over at once; those of an instance also where they have begun."""
         self._rules.sleeps = False
+        self._apply_now()
 
     def disable_retry_delays(self) -> None:
-        """Failed attempts are retried at once."""
+        """Failed attempts are retried at once; those of an instance also where they wait already."""
         self._rules.retry_delays = False
+        if (live := self._waiting()) is not None:
+            live.patient = False
+            live.engine.on_loop(live.retry_now)
 
     def mock_step_result(self, name: str, value: Any, count: int = 1) -> None:
-        """Let the count-th step of that name give *value*; its body does not run."""
+        """Let the count-th step of that name give *value*; its body does not run. Of a map: the list of results."""
         self._rules.results[name, count] = value
 
     def mock_step_error(self, name: str, error: BaseException, times: int | None = None) -> None:
@@ -155,8 +187,9 @@ class Introspection:
             self._instance.send_event(type, payload, by="mock")
 
     def force_event_timeout(self, name: str) -> None:
-        """Let waits of that name time out at once."""
+        """Let waits of that name time out at once; those of an instance also where they have begun."""
         self._rules.event_timeouts.add(name)
+        self._apply_now()
 
     # -- what became of it --------------------------------------------------------------------------------------------
 
@@ -188,7 +221,15 @@ class Introspection:
         return step.output
 
     def wait_for_status(self, status: Status | str, timeout: float = PATIENCE) -> InstanceStatus:
-        """Block until the instance has that status. *timeout* in real seconds."""
+        """Block until the instance has that status. *timeout* in real seconds.
+
+        Raises:
+            UsageError: there is no such status.
+            WaitTimeoutError: it was not reached.
+        """
+        if status not in list(Status):
+            msg = f"wait_for_status({status!r}): a status is one of {listed([each.value for each in Status])}"
+            raise UsageError(msg)
         wanted = Status(status)
         _until(lambda: self.instance.view().status is wanted or None, f"status {wanted.value!r}", timeout)
         return self.instance.status()
@@ -214,44 +255,70 @@ def introspect(target: Workflow | WorkflowInstance) -> Introspection:
 class MockedStep(WorkflowStep):
     """`step` with a test's rules in front."""
 
-    def __init__(self, activation: Activation, rules: _Rules) -> None:
+    def __init__(self, activation: Activation, kit: _Kit) -> None:
         super().__init__(activation)
-        self._rules = rules
+        self._kit = kit
+        self._hurry()
+
+    def _hurry(self) -> None:
+        self._activation.live.patient = all(rules.retry_delays for rules in self._rules)
+
+    @property
+    def _rules(self) -> list[_Rules]:
+        return self._kit.rules(self._activation.live.created_seq)
+
+    def _failing(self, name: str) -> tuple[BaseException, int | None] | None:
+        for rules in self._rules:
+            if name in rules.timeouts:
+                return StepTimeoutError(f"step {name!r} was made to time out"), rules.timeouts[name]
+            if name in rules.errors:
+                return rules.errors[name]
+        return None
+
+    def _mocked(self, kind: StepType, name: str) -> tuple[Any] | None:
+        """The result that the next call of that name is to give, if any."""
+        count = self._activation.counts[kind, name] + 1
+        return next(((rules.results[name, count],) for rules in self._rules if (name, count) in rules.results), None)
 
     def _do(self, name: str, fn: Callable[..., Any], args: tuple[Any, ...], options: Options) -> StepCall:
-        count = self._activation.counts[StepType.DO, name] + 1
-        if not self._rules.retry_delays:
-            config = replace(options.config, delay=timedelta(0), backoff="constant", delay_fn=None)
-            options = structs.replace(options, config=config)
-        if (name, count) in self._rules.results:
-            value = self._rules.results[name, count]
-            fn, args = (lambda: value), ()
-        failing = self._rules.errors.get(name)
-        if name in self._rules.timeouts:
-            failing = (StepTimeoutError(f"step {name!r} was made to time out"), self._rules.timeouts[name])
-        if failing is not None:
+        self._hurry()
+        if (mocked := self._mocked(StepType.DO, name)) is not None:
+            fn, args = (lambda: mocked[0]), ()
+        if (failing := self._failing(name)) is not None:
             fn, args = _failing(fn, args, *failing), ()
         return super()._do(name, fn, args, options)
 
-    def _sleep(self, name: str, due: Callable[[], datetime], *, fixed: bool) -> StepCall:
-        now = self._activation.engine.clock.now
-        return super()._sleep(name, due if self._rules.sleeps else now, fixed=fixed)
+    def map(self, name: str, fn: Callable[..., Any], items: Any, **options: Any) -> Any:
+        """Fan out, meeting mocked results and errors."""
+        self._hurry()
+        if (mocked := self._mocked(StepType.MAP, name)) is not None:
+            items, fn = list(mocked[0]), (lambda value: value)
+            options.pop("key", None)
+        if (failing := self._failing(name)) is not None:
+            fn = _failing(fn, (), *failing)
+        return super().map(name, fn, items, **options)
+
+    def _sleep_on(self, call: Call, until: datetime) -> None:
+        now = self._activation.engine.clock.now()
+        super()._sleep_on(call, until if all(rules.sleeps for rules in self._rules) else min(until, now))
 
     def wait_for_event(
         self, name: str, event_type: Any, timeout: Any = "24 hours", *, schema: Any = None, prompt: str | None = None
     ) -> Any:
         """Wait, meeting mocked events and forced timeouts."""
-        key_count = self._activation.counts[StepType.WAIT, name] + 1
-        known = any(
-            key.type is StepType.WAIT and key.name == name and key.count == key_count
-            for key in self._activation.live.history.steps
-        )
+        key = StepKey(StepType.WAIT, name, self._activation.counts[StepType.WAIT, name] + 1)
+        known = key in self._activation.live.history.steps
         kind = event_type.get("type", "") if isinstance(event_type, dict) else event_type
-        if self._rules.events.get(kind) and not known:
-            self._send(kind, self._rules.events[kind].pop(0))
-        if name in self._rules.event_timeouts:
-            timeout = 0
-        return super().wait_for_event(name, event_type, timeout, schema=schema, prompt=prompt)
+        mocked = next((rules.events[kind] for rules in self._rules if rules.events.get(kind)), None)
+        if mocked and not known:
+            self._send(kind, mocked.pop(0))
+        forced = any(name in rules.event_timeouts for rules in self._rules)
+        return super().wait_for_event(name, event_type, 0 if forced else timeout, schema=schema, prompt=prompt)
+
+    def _wait_on(self, call: Call, asked: Asked, due: datetime, since: datetime) -> None:
+        now = self._activation.engine.clock.now()
+        forced = any(call.key.name in rules.event_timeouts for rules in self._rules)
+        super()._wait_on(call, asked, min(due, now) if forced else due, since)
 
     def _send(self, kind: str, payload: Any) -> None:
         live = self._activation.live
@@ -263,10 +330,10 @@ class MockedStep(WorkflowStep):
 def _failing(fn: Callable[..., Any], args: tuple[Any, ...], error: BaseException, times: int | None) -> Callable[..., Any]:
     from nbflow.engine.context import bind
 
-    def body(ctx: Any) -> Any:
+    def body(*items: Any, ctx: Any) -> Any:
         if times is None or ctx.attempt <= times:
             raise error
-        return bind(fn, args, lambda: ctx)()
+        return bind(fn, (*args, *items), lambda: ctx)()
 
     return body
 

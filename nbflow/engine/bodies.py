@@ -325,7 +325,7 @@ class Body(OnExecutors):
 
     def retry(self, error: BaseException, delay: timedelta) -> None:
         """The attempt has failed, and another comes after *delay*."""
-        due = self.engine.clock.now() + delay
+        due = self.engine.clock.now() + delay * self.live.patient
         record = failures.record_error(error)
         shown = withheld(record) if self.sensitive else record
         body = self._attempt_body() | {"error": shown, "retry_at": due.isoformat()}

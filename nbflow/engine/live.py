@@ -61,6 +61,7 @@ class LiveInstance:
         self.rest, self.codes, self.slots = Rest(self), Codes(self), engine.slots
         self.waits: dict[StepKey, Wait] = {}
         self.retries: dict[StepKey, Callable[[], None]] = {}
+        self.patient = True  # a test may want no retry delays
         self.unreached: tuple[StepKey, ...] = ()
         self.outputs: dict[StepKey, Log] = {}
         self.lost = self.code_changed = False

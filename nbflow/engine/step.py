@@ -132,7 +132,7 @@ class WorkflowStep:
         call.payload_of = _received
         match _decision(activation, call, known, StepType.WAIT):
             case replay.WaitForEvent(due) if known is not None:
-                Wait(activation, call, asked, due, known.started_at)
+                self._wait_on(call, asked, due, known.started_at)
             case replay.Open():
                 self._open_wait(call, asked)
             case replay.HoldForCancel():
@@ -295,8 +295,11 @@ class WorkflowStep:
             body["schema"] = asked.described
         activation.unacked += 1
         activation.record(Kind.WAIT_STARTED, call.key, body, acked=activation.acked)
-        Wait(activation, call, asked, due, now)
+        self._wait_on(call, asked, due, now)
         activation.engine.tell(activation.live, "waiting")
+
+    def _wait_on(self, call: Call, asked: Asked, due: datetime, since: datetime) -> None:
+        Wait(self._activation, call, asked, due, since)
 
     # -- refusals -----------------------------------------------------------------------------------------------------
 

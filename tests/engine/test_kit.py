@@ -2,8 +2,9 @@
 
 import pytest
 
-from nbflow import NonRetryableError, Status, WorkflowEntrypoint
+from nbflow import EventTimeoutError, NonRetryableError, Status, UsageError, WorkflowEntrypoint
 from nbflow.testing import introspect
+from tests.engine.conftest import eventually
 
 
 class Order(WorkflowEntrypoint):
@@ -123,3 +124,62 @@ def test_rules_of_one_instance_leave_the_others_alone(nbflow_engine):
     assert kit.output()[2] == "by hand"
     two.send_event("approved")
     assert two.wait(10, "finished").output[2] == "shipped paid"
+
+
+class Slow(WorkflowEntrypoint):
+    async def run(self, event, step):
+        await step.sleep("a month", "30 days")
+        try:
+            await step.wait_for_event("ask", "approval")
+        except EventTimeoutError:
+            return await step.map("m", self.body, [1, 2])
+
+    @staticmethod
+    def body(item, ctx):
+        if ctx.attempt < 3:
+            raise ValueError
+        return [item, ctx.attempt]
+
+
+def test_rules_of_an_instance_hold_for_what_it_waits_for_already(nbflow_engine):
+    kit = introspect(nbflow_engine.register(Slow).create())
+    kit.wait_for_status("waiting")
+    kit.disable_sleeps()
+    assert kit.wait_for_step_result("a month") is None
+    kit.force_event_timeout("ask")
+    introspect(kit.instance)  # who only looks changes nothing
+    eventually(lambda: [step for step in kit.instance.steps if step.name == "m"])
+    kit.disable_retry_delays()
+    kit.wait_for_status("complete")
+    assert kit.output() == [[1, 3], [2, 3]]
+
+
+def test_several_sets_of_rules_hold_together_those_of_the_instance_first(nbflow_engine):
+    workflow = nbflow_engine.register(Slow)
+    introspect(workflow).disable_sleeps()
+    introspect(workflow).mock_step_result("m", ["everyone"])
+    instance = workflow.create()
+    kit = introspect(instance)
+    kit.mock_step_result("m", ["mine"])
+    kit.force_event_timeout("ask")
+    kit.wait_for_status("complete")
+    assert kit.output() == ["mine"]
+
+
+def test_maps_meet_mocked_errors(nbflow_engine):
+    workflow = nbflow_engine.register(Slow)
+    kit = introspect(workflow)
+    kit.disable_sleeps()
+    kit.disable_retry_delays()
+    kit.force_event_timeout("ask")
+    kit.mock_step_error("m", KeyError("mocked"), times=3)
+    assert workflow.create().wait(30, "finished").output == [[1, 4], [2, 4]]
+    kit.mock_step_error("m", KeyError("mocked"))
+    assert workflow.create().wait(30, "finished").error.type == "KeyError"
+
+
+def test_what_cannot_be_is_a_usage_error(nbflow_engine):
+    with pytest.raises(UsageError, match="introspect"):
+        introspect(Slow)
+    with pytest.raises(UsageError, match="'queued', 'running'"):
+        introspect(nbflow_engine.register(Slow)).wait_for_status("done")
