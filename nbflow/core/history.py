@@ -322,10 +322,14 @@ def died_waiting(history: History) -> bool:
     return bool(history.open_steps()) and not in_flight
 
 
-def settled(history: History) -> bool:
-    """Whether an unfinished instance waits, on every path, for an event that nobody has sent (API.md §3)."""
+def settled(history: History, *, but_for_children: bool = False) -> bool:
+    """Whether an unfinished instance waits, on every path, for an event that nobody has sent (API.md §3).
+
+    With *but_for_children* a path may also wait for a child: then it hangs on whether that one is settled.
+    """
     steps = history.open_steps()
-    waits = all(step.key.type is StepType.WAIT and step.state is StepState.WAITING for step in steps)
+    types = (StepType.WAIT, StepType.CHILD) if but_for_children else (StepType.WAIT,)
+    waits = all(step.key.type in types and step.state is StepState.WAITING for step in steps)
     return bool(steps) and waits and not _wanted(history, steps)
 
 

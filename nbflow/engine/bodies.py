@@ -311,7 +311,7 @@ class Body(OnExecutors):
             self._close()  # restarted at this moment, in another thread
             return
         failed = before + 1
-        if self._giving_up or not may_retry(self.config, error, failed):
+        if self._giving_up or not may_retry(self.config, error, failed, self.live.home):
             self.fail(error)
         elif isinstance(error, RetryAfter):
             try:

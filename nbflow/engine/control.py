@@ -10,7 +10,7 @@ from nbflow import ids
 from nbflow.core import names
 from nbflow.core.history import Head, History
 from nbflow.core.maps import map_name, with_failed_items
-from nbflow.core.model import FINISHED, Kind, Status, StepKey, StepState
+from nbflow.core.model import FINISHED, Entry, Kind, Status, StepKey, StepState
 from nbflow.core.rollback import due, earliest_undone
 from nbflow.engine.calls import noted
 from nbflow.engine.live import LiveInstance
@@ -75,7 +75,7 @@ def resume(engine: "Engine", instance: "WorkflowInstance", by: str | None, *, it
     if live is None:
         head = engine.store.head(instance.created_seq)
         runs = head is not None and head.owner is not None and engine.store.alive(head.owner) is not False
-        if runs or engine.registry.find(instance.workflow_name) is None:
+        if head is None or head.deleted or runs or engine.registry.find(instance.workflow_name) is None:
             _command(engine, instance, lambda head, read: _resumption(engine, head, by, read(), items=items))
             return
         live = engine.adopt(instance.created_seq, "resume")
@@ -281,5 +281,16 @@ def _open_wait_type(history: History, instance_id: str, name: str, count: int) -
 
 
 def _command(engine: "Engine", instance: "WorkflowInstance", decide: Decide) -> None:
-    engine.store.command(instance.created_seq, lambda head, read: decide(head, lambda: History(read())))
+    def known(head: Head, read: Callable[[], list[Entry]]) -> Sequence[Decision]:
+        met.append(head)
+        return decide(head, lambda: History(read()))
+
+    met: list[Head] = []
+    try:
+        engine.store.command(instance.created_seq, known)
+    except NotFoundError:
+        if met:
+            raise  # of something in it
+        msg = f"instance {instance.id!r} of workflow {instance.workflow_name!r} does not exist any more"
+        raise NotFoundError(msg) from None  # the store knows it by a number only
     engine.feed.publish(instance.created_seq)

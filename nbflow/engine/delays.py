@@ -19,13 +19,13 @@ LIMIT = 5.0  # seconds it has to answer
 DOES_NOT_HEAL = (NameError, ImportError, SyntaxError)  # UnboundLocalError is a NameError (S22)
 
 
-def may_retry(config: ResolvedConfig, error: BaseException, failed: int) -> bool:
-    """Whether an attempt is left after *failed* ones, and may heal the error."""
+def may_retry(config: ResolvedConfig, error: BaseException, failed: int, home: str) -> bool:
+    """Whether an attempt is left after *failed* ones, and may heal the error; *home* is the module of the workflow's class."""
     if not retries_left(config.limit, failed):
         return False
     if isinstance(error, NonRetryableError | NotSerialisableError):
         return False
-    if isinstance(error, DOES_NOT_HEAL) and not config.retries_given and elsewhere.raised_in_notebook(error):
+    if isinstance(error, DOES_NOT_HEAL) and not config.retries_given and elsewhere.raised_in_notebook(error, home):
         return False
     return config.errors is None or isinstance(error, (*config.errors, RetryAfter))
 

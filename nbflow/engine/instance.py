@@ -11,9 +11,9 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from nbflow.core.history import Head, History, StepRecord
+from nbflow.core.history import Head, History, StepRecord, settled, status_of
 from nbflow.core.log import LogItem
-from nbflow.core.model import FINISHED, Entry, InstanceStatus, Status, StepKey, StepState
+from nbflow.core.model import FINISHED, Entry, InstanceStatus, Status, StepKey, StepState, StepType
 from nbflow.engine import control
 from nbflow.engine.code.codes import code_of, code_same, stale_steps
 from nbflow.engine.current import panel_of
@@ -212,7 +212,20 @@ class WorkflowInstance:
     def is_settled(self) -> bool:
         """Whether it is finished, paused, or waits on every path for an event that nobody has sent (API.md §3)."""
         live = self._live()
-        return live.is_settled() if live is not None else self.view().settled
+        return (live.is_settled() if live is not None else self.view().settled) or self._children_are_settled(live)
+
+    def _children_are_settled(self, live: LiveInstance | None) -> bool:
+        """Whether nothing but children is in the way, and each of them waits for somebody, or is paused."""
+        with self.folded() as history:
+            asked = [step.body for step in history.open_steps() if step.key.type is StepType.CHILD]
+            waits = bool(asked) and status_of(history) is Status.WAITING and settled(history, but_for_children=True)
+        if not waits or (live is not None and not live.is_settled(but_for_children=True)):
+            return False
+        try:
+            children = [self._engine.get(body["id"], body["workflow"]) for body in asked]
+            return all(not child.is_finished() and child.is_settled() for child in children)
+        except NotFoundError:  # it was deleted meanwhile, and the parent is about to hear of it
+            return False
 
     def _why_interrupted(self, view: InstanceView) -> str | None:
         if view.status in FINISHED or view.here or view.owner is None or view.owner_alive is not False:

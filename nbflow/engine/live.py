@@ -150,15 +150,15 @@ class LiveInstance:
                 return status_of(self.history) if self.rest.hibernating else recorded
             return status_of(self.history) if activation.idle else Status.RUNNING
 
-    def is_settled(self) -> bool:
-        """Finished, paused, interrupted, or waiting on every path for an event that nobody has sent."""
+    def is_settled(self, *, but_for_children: bool = False) -> bool:
+        """Finished, paused, interrupted, or waiting on every path for an event that nobody has sent, or a child."""
         with self.lock:
             head = self.history.head
             if head.finished or head.status is Status.PAUSED or self.lost:
                 return True
             if self.activation is None:
                 return head.interrupted is not None or (self.rest.hibernating and settled(self.history))
-            return self.activation.idle and head.status in _BUSY and settled(self.history)
+            return self.activation.idle and head.status in _BUSY and settled(self.history, but_for_children=but_for_children)
 
     def view(self) -> InstanceView:
         """The instance at a glance."""
@@ -364,6 +364,11 @@ class LiveInstance:
         with self.lock:
             self.history = History(entries)
         self.notify()
+
+    @property
+    def home(self) -> str:
+        """The module that defines the workflow: what `nbflow run` runs is the user's own code as a cell is."""
+        return "__main__" if self.workflow is None else self.workflow.cls.__module__
 
     def replace_code(self) -> None:
         """Go on with the workflow's present class: a waiting activation is replayed under it (S58)."""

@@ -139,8 +139,7 @@ def command(loader: Loader, clock: Clock, created_seq: int, decide: Decide) -> l
     def work(session: Session) -> list[Entry]:
         head = session.heads([created_seq]).get(created_seq)
         if head is None or head.deleted:
-            which = created_seq if head is None else repr(head.instance_id)
-            msg = f"instance {which} does not exist (any more): look it up again"
+            msg = f"instance {created_seq} does not exist (any more): look it up again"
             raise NotFoundError(msg)
         token, now = head.token, clock.now()
         entries = []

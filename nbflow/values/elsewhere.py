@@ -8,14 +8,14 @@ from nbflow.values import failures
 _FRAME = re.compile(r'(?P<start>\s*File ")(?P<file>[^"]+)(?P<end>", line (?P<line>\d+), in .*)')
 
 
-def raised_in_notebook(error: BaseException) -> bool:
-    """Whether the innermost frame is the user's own code, not a library's (S22)."""
+def raised_in_notebook(error: BaseException, home: str = "__main__") -> bool:
+    """Whether the innermost frame is the user's own code, not a library's (S22): a cell, a script, or the module *home*."""
     if (remote := object.__getattribute__(error, "__dict__").get(failures.REMOTE)) is not None:
         return bool(remote[1])
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next
-    return traceback is not None and traceback.tb_frame.f_globals.get("__name__") == "__main__"
+    return traceback is not None and traceback.tb_frame.f_globals.get("__name__") in ("__main__", home)
 
 
 def error_from_elsewhere(record: failures.Record, *, ours: bool) -> BaseException:

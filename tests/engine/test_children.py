@@ -1,5 +1,7 @@
 """Children: created by a step, waited for durably, independent of their parent (S60)."""
 
+import asyncio
+
 import pytest
 
 from nbflow.core.model import Status
@@ -63,15 +65,42 @@ def test_a_failed_child_is_an_instance_failed_error_in_the_parent(engine):
     assert "child broke" in caught[0]
 
 
-def test_a_waiting_child_makes_a_waiting_parent_that_is_not_settled(engine):
-    """S5: the parent waits, but not for an event of its own."""
+def test_a_parent_is_settled_where_its_children_are_and_nothing_else_is_in_the_way(engine):
+    """API.md §3: the path through the child too waits for an event that nobody has sent."""
     parent = engine.workflow("Parent").create(id="p", params={"n": 1, "wait": True})
     child = _wait_for(engine, "p.make-one-1")
     child.wait(10)
     eventually(lambda: parent.status().status is Status.WAITING)
     status = parent.status()
     assert status.waiting_for[0].kind == "child"
-    assert not parent.is_settled()
+    assert parent.wait(10).status is Status.WAITING
+    child.pause()
+    assert parent.is_settled()
+    child.resume()
+    child.send_event("go")
+    assert parent.wait(10).status is Status.COMPLETE
+
+
+def test_a_parent_is_not_settled_while_a_child_sleeps_or_another_path_does(engine):
+    class Sleeps(WorkflowEntrypoint):
+        async def run(self, event, step):
+            await step.sleep("z", event.payload["child"])
+
+    class Both(WorkflowEntrypoint):
+        async def run(self, event, step):
+            await asyncio.gather(step.child("c", "Sleeps", event.payload), step.sleep("own", event.payload["own"]))
+
+    engine.register(Sleeps)
+    for number, params in enumerate(({"child": "1 hour", "own": 0}, {"child": 0, "own": "1 hour"})):
+        parent = engine.register(Both).create(f"s{number}", params)
+        eventually(lambda: len(parent.status().waiting_for) == 1)  # noqa: B023 - called before the next turn
+        assert not parent.is_settled()
+
+
+def test_a_waiting_child_makes_a_waiting_parent(engine):
+    parent = engine.workflow("Parent").create(id="p", params={"n": 1, "wait": True})
+    child = _wait_for(engine, "p.make-one-1")
+    child.wait(10)
     child.send_event("go")
     assert parent.wait(10, until="finished").output == 2
 

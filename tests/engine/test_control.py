@@ -729,6 +729,17 @@ def test_delete_stops_what_runs(lab):  # S45
     assert ran == []
 
 
+@pytest.mark.parametrize("act", ["pause", "resume", "terminate", "restart", "retry_failed", "retry_now", "status", "delete"])
+def test_what_is_asked_of_a_deleted_instance_names_it_and_says_that_it_is_gone(lab, act):  # S45
+    async def run(event, step):
+        return 1
+
+    instance = lab.run(run, id="gone")
+    instance.delete()
+    with pytest.raises(NotFoundError, match="'gone'"):
+        getattr(instance, act)()
+
+
 def test_delete_removes_the_artefacts(lab):  # S45
     async def run(event, step):
         await step.do("large", lambda: "x" * 3_000_000)

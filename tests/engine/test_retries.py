@@ -7,7 +7,15 @@ from datetime import timedelta
 
 import pytest
 
-from nbflow import NonRetryableError, NotSerialisableError, RetryAfter, StepError, StepTimeoutError, UsageError
+from nbflow import (
+    NonRetryableError,
+    NotSerialisableError,
+    RetryAfter,
+    StepError,
+    StepTimeoutError,
+    UsageError,
+    WorkflowEntrypoint,
+)
 from nbflow.core.model import StepState
 from tests.engine.conftest import Gate, Lab, eventually, failure_of, kinds
 
@@ -104,6 +112,22 @@ def test_such_mistakes_are_retried_when_the_step_says_so_and_others_always(lab):
     tried.clear()
     lab.failure(one_step(NOTEBOOK["honest"]))
     assert len(tried) == 6
+
+
+def test_the_module_that_defines_the_workflow_is_notebook_code_too(lab):  # S22
+    """As with `nbflow run FILE.py:Class`."""
+    tried = []
+
+    def body():
+        tried.append(1)
+        return undefined_name  # noqa: F821
+
+    class Typo(WorkflowEntrypoint):
+        async def run(self, event, step):
+            await step.do("s", body)
+
+    assert lab.finish(lab.engine.register(Typo).create()).status().error.type == "NameError"
+    assert tried == [1]
 
 
 def test_such_mistakes_deep_in_a_library_are_retried(lab):  # S22
