@@ -19,6 +19,8 @@ from tests.store.actors import eventually, finished, killed_after, names, owner,
 
 EVERY = os.environ.get("NBFLOW_DAMAGE") == "every"  # in the soak: each byte; here a sample of those that need a whole opening
 
+pytestmark = pytest.mark.timeout(4 * 3600 if EVERY else 300)
+
 # Six steps in the file, six more acknowledged and only in the journal.
 TWELVE = """
 created = start_instance(store)

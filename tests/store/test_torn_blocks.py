@@ -18,6 +18,8 @@ from tests.store.actors import killed_after, names
 
 BLOCK, PAGE, HEADERS = 16384, 4096, 3 * 4096
 EVERY = os.environ.get("NBFLOW_DAMAGE") == "every"
+
+pytestmark = pytest.mark.timeout(3600 if EVERY else 300)
 # Whether each page is the new one: a kill leaves a beginning, a power cut may leave any.
 MIXES = (
     list(product((False, True), repeat=4))
