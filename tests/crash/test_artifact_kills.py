@@ -15,10 +15,10 @@ from nbflow.clock import pause
 from nbflow.store import contents, doctor
 from nbflow.store.history_store import FileStore
 
-pytestmark = [pytest.mark.crash, pytest.mark.timeout(600)]
-
 ROOT = Path(__file__).parents[2]
 ROUNDS = int(os.environ.get("NBFLOW_KILLS", "6"))
+
+pytestmark = [pytest.mark.crash, pytest.mark.timeout(300 + 30 * ROUNDS)]
 
 # Makes arrays until it is killed, at a moment that the test chooses, or between a file and its entry.
 WORKER = """

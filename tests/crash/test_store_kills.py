@@ -17,10 +17,10 @@ from nbflow.store.doctor import Severity, examine
 from nbflow.store.history_store import FileStore
 from tests.store.actors import entry, eventually, owner
 
-pytestmark = [pytest.mark.crash, pytest.mark.timeout(900)]
-
 ROOT = Path(__file__).parents[2]
 ROUNDS = int(os.environ.get("NBFLOW_KILLS", "44"))
+
+pytestmark = [pytest.mark.crash, pytest.mark.timeout(300 + 15 * ROUNDS)]
 
 # Claims what the last one left, and records numbered steps until it dies. What it says on stdout was acknowledged.
 WRITER = """
