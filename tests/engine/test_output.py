@@ -278,6 +278,22 @@ def test_lines_of_parallel_bodies_are_shown_whole_at_a_flush_and_at_the_end(lab,
     assert inst.step("slow").logs == "slow line\nflushed end"
 
 
+def test_a_line_that_is_not_ended_is_shown_within_the_second(lab, capfd):
+    logs.set_echo(None)
+
+    async def dots():
+        print(".", end="")
+        step_engine.outputs.flush()
+        seen.append(capfd.readouterr().out)
+        print(".", end="")
+
+    seen = []
+    step_engine = lab.engine
+    inst = lab.run(lambda event, step: step.do("dots", dots))
+    assert (seen, capfd.readouterr().out) == (["."], ".")
+    assert inst.step("dots").logs == ".."
+
+
 def test_output_of_a_sensitive_step_is_neither_kept_nor_shown(lab, capsys):
     logs.set_echo(None)
 

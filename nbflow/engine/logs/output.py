@@ -111,20 +111,21 @@ class Output:
 
     def finish(self) -> None:
         """The attempt has ended: what it put out is recorded before its end is."""
-        if self._held is not None:
-            self._show_rest(self._held)
+        self.show_begun()
         if self._log is not None:
             self._log.finish()
 
-    def _show_rest(self, held: Held) -> None:
-        token = OUTPUT.set(None)
-        try:
-            for stream in ("stdout", "stderr"):
-                if rest := held.rest(stream):
-                    with contextlib.suppress(OSError, ValueError):  # as in tap.py
-                        print(rest, end="", file=getattr(sys, stream))
-        finally:
-            OUTPUT.reset(token)
+    def show_begun(self) -> None:
+        """Show the lines that it has begun and not ended, as its body would: dots come one by one, and a second is long."""
+        if self._held is not None:
+            self.body.context.copy().run(self._show, self._held)
+
+    def _show(self, held: Held) -> None:
+        OUTPUT.set(None)
+        for stream in ("stdout", "stderr"):
+            if rest := held.rest(stream):
+                with contextlib.suppress(OSError, ValueError):  # as in tap.py
+                    print(rest, end="", file=getattr(sys, stream))
 
 
 class Outputs:
@@ -153,6 +154,7 @@ class Outputs:
             noted, self._noted, self._armed = self._noted, set(), False
         for log in noted:
             log.flush()
+            log.output.show_begun()
         if noted:
             next(iter(noted)).write()
         for seq in {log.live.created_seq for log in noted}:
