@@ -26,6 +26,7 @@ from nbflow.engine.loop import LoopThread
 from nbflow.engine.news import News
 from nbflow.engine.registry import Registry, Workflow
 from nbflow.engine.schedules import Schedules
+from nbflow.engine.settings import check_settings
 from nbflow.engine.slots import Slots, Waiting
 from nbflow.engine.stores import open_store
 from nbflow.engine.threads import BodyThreads, MainQueue
@@ -80,6 +81,10 @@ class Engine:
         clock: Clock | None = None,
         store: Store | None = None,
     ) -> None:
+        check_settings(
+            env=env, max_threads=max_threads, max_steps=max_steps, max_running=max_running, lock_timeout=lock_timeout,
+            retention=retention, notify=notify, default_executor=default_executor,
+        )  # fmt: skip
         self.clock: Clock = clock or SystemClock()
         self.notebook = notebook if notebook is not None else os.path.basename(sys.argv[0] or "")
         self.store: Store = store or open_store(path, self.notebook, lock_timeout, self.clock)

@@ -1,7 +1,7 @@
 """`self.env`: registered workflows by name with Cloudflare's async verbs, and whatever the user put there (API.md §5)."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +50,14 @@ class Bridge:
 
     def __repr__(self) -> str:
         return repr(self._target)
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        """Wait for the end of an instance, as `await inst` does."""
+        if not hasattr(self._target, "__await__"):
+            msg = f"{self._target!r} cannot be awaited; await one of its verbs, such as create()"
+            raise TypeError(msg)
+        awaited: Generator[Any, Any, Any] = self._target.__await__()
+        return awaited
 
     def _call(self, verb: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         call = partial(verb, *args, **kwargs)

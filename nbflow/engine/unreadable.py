@@ -25,7 +25,7 @@ def why_interrupted(history: History, key: StepKey | None, error: UndecodableErr
 
 
 def _named(key: StepKey | None) -> str:
-    return "params" if key is None else f"step {str(key)!r}"
+    return "params" if key is None else f'step "{key}"'
 
 
 def _place(key: StepKey) -> str:

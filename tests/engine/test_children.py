@@ -137,6 +137,23 @@ def test_a_terminated_child_fails_its_parent(engine):
     assert status.error.type == "InstanceFailedError"
 
 
+def test_an_instance_that_env_gives_can_be_awaited_and_a_workflow_cannot(engine):
+    class Waits(WorkflowEntrypoint):
+        async def run(self, event, step):
+            async def both():
+                child = await self.env.Child.create(id="one", params={"n": 5})
+                try:
+                    await self.env.Child
+                except TypeError as error:
+                    return [await child, str(error)]
+
+            return await step.do("both", both)
+
+    output, says = engine.register(Waits).create(id="m").wait(10, until="finished").output
+    assert output == 10
+    assert "create()" in says
+
+
 def test_env_creates_children_in_steps_once_per_id(engine):
     """S60, API.md §5: async in async bodies, plain in plain ones; the one made before is given again."""
     seen = []

@@ -89,7 +89,7 @@ def test_a_file_that_is_not_what_was_stored_interrupts_and_says_how_to_go_on(lab
     status = instance.status()
     assert not instance.is_finished()
     assert status.interrupted.startswith("needs file W/one/")
-    assert "(step 'load')" in status.interrupted
+    assert '(step "load")' in status.interrupted
     assert "restart(from_step='load')" in status.interrupted
     assert instance.step("load").status is StepState.FINISHED
     with pytest.raises(UndecodableError, match=r"put the file back"):
@@ -151,7 +151,7 @@ def test_a_large_payload_that_is_gone_interrupts_also_where_it_has_a_schema(lab)
     path.unlink()
     lab.advance(5)
     lab.idle()
-    assert f"needs file W/one/{path.name} (step 'ask')" in instance.status().interrupted
+    assert f'needs file W/one/{path.name} (step "ask")' in instance.status().interrupted
     path.write_bytes(content)
     instance.resume()
     assert lab.finish(instance).output == 2_000_000
@@ -251,7 +251,7 @@ def test_a_replay_reads_nothing_of_a_lazy_step_until_load(lab, monkeypatch):
     later.idle()
     why = instance.status().interrupted
     assert "needs file W/one/" in why  # the body of 'sum' loads it
-    assert "(step 'load')" in why
+    assert '(step "load")' in why
     path.with_name("away").rename(path)
     instance.resume()
     assert later.finish(instance).output[:2] == [1_000, 499_500]
@@ -273,7 +273,7 @@ def test_a_reference_whose_file_is_gone_interrupts_where_it_is_an_argument_or_lo
         path.unlink()
         instance.send_event("go")
         lab.idle()
-        assert "(step 'load')" in instance.status().interrupted, argument
+        assert '(step "load")' in instance.status().interrupted, argument
         for _ in range(4):
             instance.resume()
             lab.idle()
@@ -411,7 +411,7 @@ def test_replaying_a_pickle_without_the_switch_interrupts_and_says_so(make_lab):
     later.workflow(pickles)
     later.idle()
     instance = later.engine.get("one")
-    assert instance.status().interrupted == "needs Engine(allow_pickle=True) (step 'load')"
+    assert instance.status().interrupted == 'needs Engine(allow_pickle=True) (step "load")'
     trusted = later.revive(allow_pickle=True)
     trusted.workflow(pickles)
     trusted.idle()
@@ -477,7 +477,7 @@ def test_a_codec_that_is_not_registered_any_more_interrupts_and_goes_on_when_it_
         later.workflow(run)
         later.idle()
         instance = later.engine.get("one")
-        assert instance.status().interrupted == "needs codec money (step 'earn')"
+        assert instance.status().interrupted == 'needs codec money (step "earn")'
         register()
         later.workflow(run)
         later.idle()

@@ -42,7 +42,7 @@ def test_run_all_after_a_restart_with_the_dataclass_in_a_later_cell_goes_on_by_i
         kernel.run(SETUP)
         kernel.run(WORKFLOW.format(line="--wait 20s"))
         why = kernel.evaluate("engine.get('one').status().interrupted")
-        assert "needs class Doc (step 'load')" in why
+        assert 'needs class Doc (step "load")' in why
         kernel.run(CLASSES)
         kernel.until("engine.get('one').status().interrupted is None")
         kernel.run("engine.get('one').send_event('go')\nengine.get('one').wait(20)")
