@@ -81,10 +81,7 @@ class Engine:
         clock: Clock | None = None,
         store: Store | None = None,
     ) -> None:
-        check_settings(
-            env=env, max_threads=max_threads, max_steps=max_steps, max_running=max_running, lock_timeout=lock_timeout,
-            retention=retention, notify=notify, default_executor=default_executor,
-        )  # fmt: skip
+        check_settings(env, max_threads, max_steps, max_running, lock_timeout, retention, notify, default_executor)
         self.clock: Clock = clock or SystemClock()
         self.notebook = notebook if notebook is not None else os.path.basename(sys.argv[0] or "")
         self.store: Store = store or open_store(path, self.notebook, lock_timeout, self.clock)
@@ -94,8 +91,7 @@ class Engine:
         self.allow_pickle, self.sql_files = allow_pickle, sql_files
         self.folds, self.feed, self.outputs = Folds(self.store), Feed(), Outputs(self)
         self.live: dict[int, LiveInstance] = {}
-        self.registry = Registry(self)
-        self.main_queue = MainQueue()
+        self.registry, self.main_queue = Registry(self), MainQueue()
         self.thread = LoopThread(f"nbflow-loop-{self.engine_id[:6]}")
         self.loop = self.thread.loop
         self.watch = LoopWatch(self.thread, self._show_all)

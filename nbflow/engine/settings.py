@@ -8,7 +8,6 @@ from nbflow.errors import UsageError, article
 
 
 def check_settings(
-    *,
     env: Any,
     max_threads: Any,
     max_steps: Any,
