@@ -78,7 +78,7 @@ def test_a_result_of_a_stranger_interrupts_the_instance_and_runs_nothing(file, t
         while not (why := instance.status().interrupted):
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        assert "'first'" in why
+        assert '"first"' in why
         with pytest.raises(UndecodableError):
             instance.step("first").output  # noqa: B018
         assert len(engine.sql("from steps").fetchall()) == 2
