@@ -66,7 +66,7 @@ def test_as_many_run_at_once_as_there_are_processors(kernel):
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("--each 3", "--each is a int; give an iterable of params"),
+        ("--each 3", "--each is an int; give an iterable of params"),
         ("--each {'n': 1}", "--each is a dict"),
         ("--each [object()]", "params 0 cannot be stored"),
         ("--each [1] --params 2", "leave one out"),

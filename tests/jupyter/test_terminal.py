@@ -81,7 +81,7 @@ def test_ctrl_c_ends_the_wait_and_leaves_the_instance_alone(terminal):
     terminal.expect("new instance h1")
     time.sleep(1)
     terminal.sendintr()
-    terminal.expect(r"In \[\d+\]: ", timeout=5)
+    terminal.expect(r"In \[\d+\]: ", timeout=30)
     assert "stopped waiting for 'h1'; it keeps running" in terminal.before
     assert "running" in run(terminal, "print(inst.status().status.value)")
     run(terminal, "go.set()")
