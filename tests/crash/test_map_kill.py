@@ -32,6 +32,7 @@ class Shards(WorkflowEntrypoint):
 
 def test_no_item_that_had_ended_runs_again_after_a_kill(tmp_path):
     side = tmp_path / "side.txt"
+    side.touch()  # it is looked into before the first item has begun
     with kernel_in(tmp_path) as kernel:
         kernel.run(BOOT, ok=True)
         kernel.run(CELL, ok=True)
