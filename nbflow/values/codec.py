@@ -121,11 +121,11 @@ def decode(data: bytes, files: ArtifactFolder | None, *, allow_pickle: bool = Fa
         if data[:1] == b"x":
             data = sealing.unsealed(data, files)
         return Reader(files, allow_pickle=allow_pickle).value(_from_json(data[1:]))
-    except UndecodableError:
+    except (UndecodableError, KeyboardInterrupt, SystemExit):
         raise
     except RecursionError as error:
         raise UndecodableError("the value is nested too deeply to be read from here", needs="a shorter call stack") from error
-    except Exception as error:
+    except BaseException as error:  # a panic in Rust is no Exception
         msg = f"a stored value cannot be read: {type(error).__name__}: {error}; update the library it belongs to"
         raise UndecodableError(msg, needs="a library that reads it") from error
 

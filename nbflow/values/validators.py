@@ -15,6 +15,8 @@ from typing import Any
 
 MOST = 100_000
 """Keywords that are looked at in one check."""
+DEEPEST = 200
+"""Keywords within each other: what is deeper would reach Python's own limit, where libraries in Rust panic."""
 PATIENCE = 2.0
 """Seconds for one pattern on one text."""
 _APART = 2_000  # a pattern tried in another process counts as so many keywords
@@ -22,11 +24,28 @@ _REPEATS = re.compile(r"[*+{]")
 _PERILOUS = re.compile(r"\)[*+?{]|\\[1-9]|\(\?P=")  # a group repeated, a group asked for again
 _SEARCH = "import json, re, sys; print(json.dumps(re.search(*json.load(sys.stdin)) is not None))"
 
-_left: contextvars.ContextVar[list[int]] = contextvars.ContextVar("nbflow_validator_left")
+_ENDLESS = "it refers to itself without end, or is nested too deeply"
 
 
 class Unusable(Exception):  # noqa: N818 - a signal within this module
     """The schema is none that can be used; the text says why."""
+
+
+class _Check:
+    """How many keywords may still be looked at, and how many are being looked at within each other."""
+
+    __slots__ = ("depth", "left")
+
+    def __init__(self) -> None:
+        self.left, self.depth = MOST, 0
+
+    def count(self, many: int) -> None:
+        self.left -= many
+        if self.left < 0:
+            raise Unusable("it takes too much work to check by it")
+
+
+_check: contextvars.ContextVar[_Check] = contextvars.ContextVar("nbflow_validator_check")
 
 
 def errors_of(schema: dict[str, Any], payload: Any, formats: Any) -> list[Any]:
@@ -37,18 +56,18 @@ def errors_of(schema: dict[str, Any], payload: Any, formats: Any) -> list[Any]:
     """
     from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
 
-    token = _left.set([MOST])
+    token = _check.set(_Check())
     try:
         validator = _validator()(_undialected(schema), registry=REGISTRY, format_checker=formats)
         return sorted(validator.iter_errors(payload), key=lambda error: list(map(str, error.path)))
-    except Unusable:
+    except (Unusable, KeyboardInterrupt, SystemExit):
         raise
     except RecursionError:
-        raise Unusable("it refers to itself without end, or is nested too deeply") from None
-    except Exception as error:
+        raise Unusable(_ENDLESS) from None
+    except BaseException as error:
         raise Unusable(f"{type(error).__name__}: {error}"[:200]) from error
     finally:
-        _left.reset(token)
+        _check.reset(token)
 
 
 @functools.cache
@@ -61,20 +80,20 @@ def _validator() -> Any:
 
 
 def _counted(check: Callable[..., Any], price: int) -> Callable[..., Iterator[Any]]:
-    """The same keyword; how many are looked at is limited, for references double them without end."""
+    """The same keyword; how many are looked at is limited, and how deep, for references double them without end."""
 
     def counted(*given: Any) -> Iterator[Any]:
-        _count(price)
-        yield from check(*given) or ()
+        now = _check.get()
+        now.count(price)
+        if now.depth >= DEEPEST:
+            raise Unusable(_ENDLESS)
+        now.depth += 1
+        try:
+            yield from check(*given) or ()
+        finally:
+            now.depth -= 1
 
     return counted
-
-
-def _count(many: int) -> None:
-    left = _left.get()
-    left[0] -= many
-    if left[0] < 0:
-        raise Unusable("it takes too much work to check by it")
 
 
 def _undialected(schema: Any) -> Any:
@@ -121,7 +140,7 @@ def _found(pattern: str, text: str) -> bool:
 
 @functools.lru_cache(256)
 def _found_apart(pattern: str, text: str) -> bool:
-    _count(_APART)
+    _check.get().count(_APART)
     try:
         done = subprocess.run(
             [sys.executable, "-I", "-S", "-c", _SEARCH],

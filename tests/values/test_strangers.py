@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+import inspect
 import json
 import socket
 import sys
@@ -9,6 +10,7 @@ import time
 import types
 import typing
 from collections import namedtuple
+from typing import Any
 
 import msgspec
 import pydantic
@@ -281,6 +283,30 @@ def test_a_schema_of_a_stranger_fetches_nothing_and_comes_to_an_end(schema, monk
     assert time.process_time() - began < 20
     assert found
     assert all("cannot be used" in said for _, said in found)
+
+
+def test_an_endless_schema_is_refused_wherever_in_it_the_stack_ends():
+    """Some frames are in Rust, which panics where Python raises RecursionError; that is no Exception."""
+
+    def deeper(frames: int) -> list[Any]:
+        return deeper(frames - 1) if frames else schemas.problems({"type": "string", "$ref": "#"}, "a")
+
+    base = len(inspect.stack())
+    for frames in (*range(20), *range(sys.getrecursionlimit() - base - 200, sys.getrecursionlimit() - base - 150)):
+        assert "cannot be used" in deeper(frames)[0][1]
+
+
+def test_a_value_over_which_a_library_panics_cannot_be_decoded(monkeypatch):
+    class Panic(BaseException):
+        """As pyo3 raises it."""
+
+    def panics(*_given):
+        raise Panic("called `Option::unwrap()` on a `None` value")
+
+    encoded = codec.encode({"a": (1, 2)}, None)
+    monkeypatch.setattr(codec.Reader, "value", panics)
+    with pytest.raises(UndecodableError, match="Panic: called"):
+        codec.decode(encoded.data, None)
 
 
 def test_a_schema_nested_ten_thousand_times_comes_to_an_end():
