@@ -1,7 +1,10 @@
 """What a person sees and does in the panel beside the form: groups, details, timeline, events, history, menus, keys."""
 
+import http.server
 import json
 import re
+import threading
+from typing import ClassVar
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -251,10 +254,33 @@ HOSTILE_HTML = """<h1>shown</h1><script>parent.hit=1</script><img src=x onerror=
 <object data="http://evil.test/o"></object><video src="http://evil.test/v" autoplay></video><form action="http://evil.test/f"><button>go</button></form>"""
 
 
+class Evil(http.server.BaseHTTPRequestHandler):
+    """Whoever HTML of a user would have something loaded from."""
+
+    asked: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self.asked.append(self.path)
+        self.send_error(404)
+
+    def log_message(self, *_args: object) -> None:
+        """Say nothing."""
+
+
 def test_html_of_a_user_lives_in_a_frame_that_may_do_and_load_nothing(page) -> None:
-    asked: list[str] = []
-    page.context.on("request", lambda request: asked.append(request.url))
-    panel = opened(page, {"log": log({"stream": "display", "mime": {"text/html": HOSTILE_HTML}})})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Evil) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        there = f"http://127.0.0.1:{server.server_port}"
+        try:
+            _is_shown_and_does_nothing(page, HOSTILE_HTML.replace("http://evil.test", there))
+            page.evaluate("url => fetch(url, {mode: 'no-cors'}).catch(() => null)", f"{there}/seen")
+        finally:
+            server.shutdown()
+    assert Evil.asked == ["/seen"]  # the browser names requests that it has refused, too: who is asked knows better
+
+
+def _is_shown_and_does_nothing(page, html: str) -> None:
+    panel = opened(page, {"log": log({"stream": "display", "mime": {"text/html": html}})})
     assert panel.detail.locator("iframe").count() == 0
     panel.tab("Log").click()
     frame = panel.detail.locator("iframe")
@@ -265,7 +291,6 @@ def test_html_of_a_user_lives_in_a_frame_that_may_do_and_load_nothing(page) -> N
     page.wait_for_timeout(500)
     page.clock.run_for(2_000)
     assert page.evaluate("window.hit === undefined")
-    assert [url for url in asked if "evil" in url] == []
     expect(inside.get_by_role("heading")).to_have_text("shown")
 
 
