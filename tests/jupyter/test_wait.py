@@ -151,7 +151,7 @@ def test_an_interrupt_ends_the_wait_and_leaves_the_instance_alone(kernel, above)
     started = time.monotonic()
     kernel.interrupt()
     out = kernel.collect(message, timeout=20)
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < 5
     if not above:  # %%time reports errors of its own
         assert out.status == "error"
     assert out.error == "KeyboardInterrupt: stopped waiting for 'w1'; it keeps running"
