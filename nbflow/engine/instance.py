@@ -216,10 +216,12 @@ class WorkflowInstance:
 
     def _children_are_settled(self, live: LiveInstance | None) -> bool:
         """Whether nothing but children is in the way, and each of them waits for somebody, or is paused."""
+        if live is not None and not live.is_settled(but_for_children=True):
+            return False  # at work: no look through its steps each time that somebody asks
         with self.folded() as history:
             asked = [step.body for step in history.open_steps() if step.key.type is StepType.CHILD]
             waits = bool(asked) and status_of(history) is Status.WAITING and settled(history, but_for_children=True)
-        if not waits or (live is not None and not live.is_settled(but_for_children=True)):
+        if not waits:
             return False
         try:
             children = [self._engine.get(body["id"], body["workflow"]) for body in asked]
