@@ -208,7 +208,7 @@ class LifeLock:
             if not _try_lock(held.number, fcntl.LOCK_EX, temporary):
                 msg = f"{str(temporary)!r} is locked by somebody else; make a new Engine"
                 raise StoreError(msg)
-            os.write(held.number, self._promised)
+            os.pwrite(held.number, self._promised, 0)
             temporary.replace(self.path)
             sync_folder(self.path.parent)
         except BaseException:

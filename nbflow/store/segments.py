@@ -1,6 +1,7 @@
 """Read journals back: which files a journal has, and the stretch of good lines from a position on.
 
-Positions count bytes from the engine's start; a file is named by the position of its first byte.
+Positions count bytes from the engine's start; a file is named by the position of its first byte. Behind the last line there
+may be zeros, `AHEAD` at most, which are none of the journal: no line holds a zero byte.
 """
 
 import os
@@ -13,6 +14,7 @@ from nbflow.store import lines
 from nbflow.store.files import open_own
 
 SUFFIX = ".seg"
+AHEAD = bytes(64 * 1024)
 _CHUNK = 4 * 1024 * 1024
 
 
@@ -55,9 +57,22 @@ def segments(folder: Path, engine: str) -> list[Segment]:
     found.sort()
     ends = [first for first, _, _ in found[1:]]
     return [
-        Segment(Path(path), first, min(first + size, ends[i]) if i < len(ends) else first + size)
+        Segment(Path(path), first, min(first + size, ends[i]) if i < len(ends) else first + _used(path, size))
         for i, (first, path, size) in enumerate(found)
     ]
+
+
+def _used(path: str, size: int) -> int:
+    """How many bytes of a file are not the zeros at its end; one that can't be opened is for its reader to report."""
+    try:
+        descriptor = open_own(Path(path), os.O_RDONLY)
+    except OSError:
+        return size
+    try:
+        start = max(size - len(AHEAD), 0)
+        return start + len(os.pread(descriptor, len(AHEAD), start).rstrip(b"\0"))
+    finally:
+        os.close(descriptor)
 
 
 def engines(folder: Path) -> set[str]:

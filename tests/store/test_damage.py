@@ -126,7 +126,7 @@ def journal(left) -> tuple[Path, str, str, int, bytes]:
     [segment] = segments.segments(journals, engine)
     store = segments.store_of(journals, engine)
     assert store is not None
-    return journals, engine, store, lease.promised(journals, engine), segment.path.read_bytes()
+    return journals, engine, store, lease.promised(journals, engine), segment.path.read_bytes().rstrip(b"\0")
 
 
 def test_the_lock_of_a_life_says_how_much_of_the_journal_was_promised(journal):

@@ -1,6 +1,7 @@
 import errno
 import os
 import threading
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -296,6 +297,57 @@ def test_a_short_write_is_continued_at_its_offset(folder, monkeypatch):
     assert len(read_back(folder)) == 20
 
 
+def test_zeros_lie_ahead_of_the_lines_so_that_a_sync_rarely_has_a_new_length_to_make_durable(folder):
+    journal, _ = journal_of(folder)
+    sizes, path = set(), segments.segment_path(folder, "e", 0)
+    for number in range(400):
+        journal.append(line(number, size=100))
+        journal.flush()
+        sizes.add(path.stat().st_size)
+        assert segments.journal_end(folder, "e") == journal.synced
+        assert path.stat().st_size - journal.synced <= len(segments.AHEAD)
+    assert len(sizes) == -(-journal.synced // len(segments.AHEAD))
+    journal.close()
+    assert len(read_back(folder)) == 400
+
+
+def test_a_line_longer_than_the_zeros_ahead_is_read_back(folder):
+    journal, _ = journal_of(folder)
+    for number, size in enumerate((10, 3 * len(segments.AHEAD), 10, len(segments.AHEAD) - 700, 10)):
+        journal.append(line(number, size=size))
+        journal.flush()
+        assert segments.journal_end(folder, "e") == journal.synced
+        assert len(read_back(folder, living=True)) == number + 1
+    journal.close()
+
+
+def test_no_room_for_the_zeros_is_no_trouble(folder, monkeypatch):
+    real = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda d, data, offset: real(d, bytes(data).rstrip(b"\0"), offset))
+    journal, order = journal_of(folder)
+    for number in range(20):
+        journal.append(line(number), lambda n=number: order.append(n))
+        journal.flush()
+    assert order == list(range(20))
+    assert segments.segment_path(folder, "e", 0).stat().st_size == journal.synced
+    assert journal.trouble is None
+    journal.close()
+    assert len(read_back(folder)) == 20
+
+
+def test_a_file_that_is_followed_by_another_ends_with_its_last_line(folder):
+    journal, _ = journal_of(folder, segment=4_000)
+    for number in range(40):
+        journal.append(line(number))
+        journal.flush()
+    journal.close()
+    *followed, _ = found = segments.segments(folder, "e")
+    assert len(followed) >= 2
+    for segment, following in pairwise(found):
+        assert segment.path.stat().st_size == following.first - segment.first
+    assert len(read_back(folder)) == 40
+
+
 @pytest.mark.parametrize("synced_before", [0, 5])
 def test_a_failed_fdatasync_is_not_repeated_on_that_file(folder, monkeypatch, synced_before):
     real, failing, asked = os.fdatasync, [], []
@@ -371,7 +423,7 @@ def test_any_cut_of_the_last_batch_loses_that_batch_alone(folder):
     journal.flush()
     journal.close()
     [segment] = segments.segments(folder, "e")
-    data = segment.path.read_bytes()
+    data = segment.path.read_bytes().rstrip(b"\0")
     for cut in range(before, len(data)):
         segment.path.write_bytes(data[:cut])
         assert len(read_back(folder)) == 5, cut
@@ -401,7 +453,7 @@ UNSYNCED = f"{HUNDRED}\nstore.append(finished(created, 'last')); store.write()" 
 
 def test_a_torn_last_line_is_the_end(file, opened):
     path = only_segment(file, killed_after(file, UNSYNCED))
-    path.write_bytes(path.read_bytes()[:-10])
+    path.write_bytes(path.read_bytes().rstrip(b"\0")[:-10])
     store = opened()
     assert len(store.read(1)) == 2 + 100
     assert store.warnings == []
@@ -409,7 +461,7 @@ def test_a_torn_last_line_is_the_end(file, opened):
 
 def test_zeros_at_the_end_are_the_end(file, opened):
     path = only_segment(file, killed_after(file, UNSYNCED))
-    data = path.read_bytes()
+    data = path.read_bytes().rstrip(b"\0")
     path.write_bytes(data[:-150] + bytes(400))
     store = opened()
     assert len(store.read(1)) == 2 + 100
