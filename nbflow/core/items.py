@@ -65,7 +65,7 @@ class Items:
         self.open: dict[str, OpenItem] = {}
         self.done = self.failed = 0
         self.starts: deque[float] = deque(maxlen=0)
-        self.ends: deque[float] = deque(maxlen=_RECENT)
+        self.ends: deque[datetime] = deque(maxlen=_RECENT)
         self.handed = 0
         self.handed_slots = array("l")
         self.order_at_end = 0
@@ -237,8 +237,8 @@ class Items:
             self._states[slot] = _FINISHED if entry.value is not None or "output_type" in body else _DISCARDED
             self.done += 1
         self._tokens[slot] = entry.token
-        self._hashes[slot] = int(body.get("hash") or "0", 16)
-        self.ends.append(entry.recorded_at.timestamp())
+        self._hashes[slot] = int(told, 16) if (told := body.get("hash")) else 0
+        self.ends.append(entry.recorded_at)
         return self._hand_on(body.get("out"))
 
     def _hand_on(self, out: int | list[str] | None) -> int:
@@ -301,7 +301,7 @@ class Items:
         """How many end in a second, as far as the last ones tell."""
         if len(self.ends) < 2 or self.ends[-1] <= self.ends[0]:
             return None
-        return (len(self.ends) - 1) / (self.ends[-1] - self.ends[0])
+        return (len(self.ends) - 1) / (self.ends[-1] - self.ends[0]).total_seconds()
 
     def drop_failed(self) -> None:
         """Those that failed run again, as if they had never been called (S61)."""

@@ -7,7 +7,8 @@ from nbflow.errors import NotSerialisableError
 from nbflow.values import codec
 from nbflow.values.nodes import INLINE_LIMIT
 
-_ATOMS = frozenset({type(None), bool, int, float, str})
+_SMALL = frozenset({type(None), bool, int, float})
+_ATOMS = _SMALL | {str}
 _PARTS = 20_000
 
 
@@ -16,7 +17,7 @@ def fingerprint(value: Any) -> str:
 
     Empty for what has no stored form, and for what is over 1 MiB: nothing is said of those.
     """
-    if _large(value):
+    if type(value) not in _SMALL and _large(value):
         return ""
     try:
         data = codec.encode(value, None, with_preview=False, parts=_PARTS).data
