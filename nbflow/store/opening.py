@@ -116,4 +116,5 @@ class Entrance:
                     self._desk.warn(lost)
             elif life is None:
                 complete &= session.load(engine)
+                session.clear(engine)
         return complete

@@ -263,6 +263,11 @@ class Session:
         self._set_position(engine, max(0, self._positions.get(engine, (0, False))[0]), closed=True)
         return True
 
+    def clear(self, engine: str) -> None:
+        """Have what is there of a journal removed whose engine ended in order: a power cut can bring its files back."""
+        if self._positions.get(engine, (0, False))[1]:
+            self._buried[engine] = None
+
     def mend(self) -> None:
         """When an engine opens and all journals are loaded: say what is missing all the same."""
         after = mending.mend(self._desk, self._last)

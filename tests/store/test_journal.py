@@ -448,6 +448,22 @@ def test_a_dead_engines_journal_is_loaded_and_removed_by_the_next(file, opened):
     assert store.warnings == []
 
 
+@pytest.mark.parametrize("back", ["all of it", "all but its lock", "its lock alone"])
+def test_files_of_an_engine_that_ended_in_order_go_where_a_power_cut_brought_them_back(file, opened, back):
+    engine = killed_after(file, HUNDRED)
+    folder = file.with_suffix(".nbflow") / "journal"
+    left = {path: path.read_bytes() for path in folder.glob(f"{engine}*")}
+    opened().close()  # loads it: it is closed in the DuckDB file
+    assert list(folder.iterdir()) == []
+    for path, data in left.items():
+        if back == "all of it" or (path.suffix == ".nbj") == (back == "its lock alone"):
+            path.write_bytes(data)
+    store = opened()
+    assert names(store.read(1))[2:] == [f"s{i}" for i in range(100)]
+    assert not list(folder.glob(f"{engine}*"))
+    assert store.warnings == []
+
+
 UNSYNCED = f"{HUNDRED}\nstore.append(finished(created, 'last')); store.write()"  # no sync, as of a start
 
 
