@@ -21,6 +21,7 @@ import duckdb
 DIED = 77
 CRASHES = ("before", "after", "torn")
 ERRORS = {"ENOSPC": errno.ENOSPC, "EIO": errno.EIO}
+_SECTOR = 512
 _BY_DUCKDB = ("history.duckdb", "history.duckdb.wal", ".history.duckdb.new", ".history.duckdb.compact")
 
 
@@ -189,7 +190,9 @@ class Seam:
         common = bytes(a for a, _ in itertools.takewhile(lambda two: two[0] == two[1], zip(present, certain)))
         some = self.chance.randint(len(common), max(len(common), len(present)))
         zeros = present[: len(common)] + bytes(some - len(common)) + present[some:]
-        return self.chance.choice((certain, present, present[:some] if len(common) == len(certain) else certain, zeros))
+        # What fits into a sector is written whole or not at all; of the rest some may be there, over what was there before.
+        begun = present[:some] + certain[some:] if len(common) == len(certain) or len(present) > _SECTOR else certain
+        return self.chance.choice((certain, present, begun, zeros))
 
 
 def _short(path: Any) -> str:
