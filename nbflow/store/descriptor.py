@@ -1,8 +1,9 @@
 """A descriptor of ours, whatever user code does: `os.closerange` closes it, and the next file gets its number."""
 
 import os
-import random
 import stat
+
+from nbflow import ids
 
 Identity = tuple[int, int]
 
@@ -65,6 +66,6 @@ class Descriptor:
 def _mark(number: int) -> int | None:
     """Move the offset to where nobody else's is; None on a file system without such places."""
     try:
-        return os.lseek(number, _FAR + random.getrandbits(40), os.SEEK_SET)
+        return os.lseek(number, _FAR + int(ids.new_uid()[:10], 16), os.SEEK_SET)
     except OSError:
         return None
