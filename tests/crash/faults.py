@@ -273,15 +273,20 @@ class Life:
         """Open the store and make the one instance that counts ours."""
         from tests.store.actors import draft, owner
 
-        self._store = self._open()
-        if not self._store.find("chain"):
-            self._store.create([draft("chain")], None)
-            self._note("created", "chain")
-        [head] = self._store.find("chain")
-        self._seq = head.created_seq
-        [entries] = self._store.claim([self._seq], owner(self._store), "cell").values()
-        self._token = entries[-1].token
-        self._note("claimed", self._token)
+        store = self._open()
+        try:
+            if not store.find("chain"):
+                store.create([draft("chain")], None)
+                self._note("created", "chain")
+            [head] = store.find("chain")
+            self._seq = head.created_seq
+            [entries] = store.claim([self._seq], owner(store), "cell").values()
+            self._token = entries[-1].token
+            self._note("claimed", self._token)
+        except BaseException:
+            self._try(store.close)  # the claim may be written all the same: as long as this one lives, it has the instance
+            raise
+        self._store = store
 
     def reopen(self) -> None:
         """Close in order and come back."""
