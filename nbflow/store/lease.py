@@ -278,18 +278,6 @@ def seize(folder: Path, engine: str) -> tuple[bool | None, Descriptor | None]:
     return True, None
 
 
-def clear(folder: Path) -> None:
-    """Remove what engines have left that died while they made their life locks."""
-    for path in folder.glob(f".*{LIFE}"):
-        try:
-            lock = Descriptor(open_own(path, os.O_RDONLY))
-        except OSError:
-            continue  # it has its name by now
-        if _try_lock(lock.number, fcntl.LOCK_EX, path):
-            path.unlink(missing_ok=True)
-        let_go(lock)
-
-
 def lives(folder: Path, engine: str) -> bool | None:
     """Whether an engine's life lock is held; None where there is no such file."""
     life, lock = seize(folder, engine)

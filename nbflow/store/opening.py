@@ -107,7 +107,6 @@ class Entrance:
 
     def _take_over_the_dead(self, session: Session) -> bool:
         folder = self._desk.layout.journal
-        leases.clear(folder)
         complete = True
         for engine in segments.engines(folder) - {self._desk.engine}:
             life = leases.lives(folder, engine)

@@ -77,7 +77,8 @@ def checked(folder: Path, *, died: bool) -> None:
         store.close()
     wrong = [finding for finding in doctor.examine(file) if finding.severity is doctor.Severity.WRONG]
     assert wrong == []
-    assert list((file.with_suffix(".nbflow") / "journal").iterdir()) == []
+    # What a death leaves half made has a name that begins with a dot, until `compact` finds it to be old.
+    assert [path.name for path in (file.with_suffix(".nbflow") / "journal").iterdir() if path.name[0] != "."] == []
 
 
 def hold(entries: list, said: dict[str, list[list[str]]]) -> None:

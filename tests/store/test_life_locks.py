@@ -151,15 +151,3 @@ def test_an_engine_whose_descriptors_were_closed_locks_anew_once_nobody_looks(fo
     lock.keep()
     assert lease.lives(folder, ENGINE) is True
     lock.remove()
-
-
-def test_a_lock_that_its_engine_died_making_goes_and_one_that_is_being_made_stays(file, opened):
-    opened().close()
-    folder = file.with_suffix(".nbflow") / "journal"
-    left, made = folder / f".{ENGINE}{lease.LIFE}", folder / f".{'f' * 32}{lease.LIFE}"
-    left.touch()
-    with made.open("wb") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        assert opened().warnings == []
-        assert not left.exists()
-        assert made.exists()
