@@ -64,15 +64,11 @@ def segments(folder: Path, engine: str) -> list[Segment]:
 
 def _used(path: str, size: int) -> int:
     """How many bytes of a file are not the zeros at its end; one that can't be opened is for its reader to report."""
+    start = max(size - len(AHEAD), 0)
     try:
-        descriptor = open_own(Path(path), os.O_RDONLY)
+        return start + len(_read(Segment(Path(path), 0, size), start, size).rstrip(b"\0"))
     except OSError:
         return size
-    try:
-        start = max(size - len(AHEAD), 0)
-        return start + len(os.pread(descriptor, len(AHEAD), start).rstrip(b"\0"))
-    finally:
-        os.close(descriptor)
 
 
 def engines(folder: Path) -> set[str]:
