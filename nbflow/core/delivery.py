@@ -49,6 +49,13 @@ class Deliveries:
             self._arrived.popleft()
         return None
 
+    def is_next(self, key: StepKey) -> bool:
+        """Whether the recorded result at the head is of that step, which has been called."""
+        recorded, gone = self._recorded, self._gone
+        while self._head < len(recorded) and recorded[self._head] in gone:
+            self._head += 1
+        return self._head < len(recorded) and recorded[self._head] == key
+
     def _take(self, key: StepKey, place: int) -> StepKey:
         """A stream has one key for all its values: each is taken once."""
         self._taken = None

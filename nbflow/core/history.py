@@ -25,6 +25,8 @@ from nbflow.core.model import (
 from nbflow.core.records import Attempt, EventRecord, StepRecord
 
 OPEN_STATES = {StepState.RUNNING, StepState.RETRYING, StepState.SLEEPING, StepState.WAITING}
+_ENDED = frozenset({StepState.FINISHED, StepState.FAILED})
+_STARTS = frozenset({Kind.DO_STARTED, Kind.ROLLBACK_STARTED})
 
 
 class History:
@@ -116,7 +118,7 @@ class History:
         assert key is not None
         body, kind = entry.body, entry.kind
         step = self.steps.get(key) or self.known(key, entry)
-        if step.state in (StepState.FINISHED, StepState.FAILED):
+        if step.state in _ENDED:
             return  # an end after the end (a cancel that came too late) changes nothing
         step.changed_at = entry.recorded_at
         step.config = body.get("config", step.config)
@@ -162,7 +164,7 @@ class History:
             if entry.body.get("anew"):  # under new code those before it count no more (S58)
                 step.failures = 0
         step.attempt = number
-        if entry.kind in (Kind.DO_STARTED, Kind.ROLLBACK_STARTED):
+        if entry.kind in _STARTS:
             return
         last.ended_at = entry.recorded_at
         last.error = entry.body.get("error")

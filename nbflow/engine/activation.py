@@ -15,17 +15,16 @@ from typing import TYPE_CHECKING, Any
 from nbflow.core.config import ResolvedConfig
 from nbflow.core.delivery import Deliveries
 from nbflow.core.history import StepRecord
-from nbflow.core.model import Kind, StepKey, StepState, StepType
+from nbflow.core.model import Kind, StepKey, StepType
 from nbflow.core.names import step_name
 from nbflow.engine.bodies import BODY
 from nbflow.engine.calls import Call, unseen, unseen_failure
+from nbflow.engine.handing import Handing
 from nbflow.engine.logs.output import OUTPUT
 from nbflow.engine.loop import ACTIVATION, keep_for_ever
-from nbflow.engine.outputs import failure_of, is_artifact, reference
 from nbflow.engine.scope import Scope
 from nbflow.engine.suspects import Suspects
-from nbflow.errors import StopSignal, UndecodableError, UsageError
-from nbflow.values import codec
+from nbflow.errors import StopSignal, UsageError
 from nbflow.values.nodes import type_name
 
 if TYPE_CHECKING:
@@ -46,6 +45,8 @@ class Activation(Scope):
         rollbacks: the handlers of steps that were called with one, by step (S46).
         secrets: errors of sensitive steps that `run` was given: their text is shown nowhere.
         collecting: it replays only to find rollback handlers: nothing runs (S49).
+        decoding: a result that is large is being read: nothing is handed out before it.
+        failed_calls: those that were given an error.
     """
 
     def __init__(self, live: "LiveInstance", run: Callable[..., Any]) -> None:
@@ -54,6 +55,7 @@ class Activation(Scope):
         history = live.history
         self.ready = 0
         self.deliveries = Deliveries(history.delivered)
+        self.handing = Handing(self)
         self.next_order = history.last_order + 1
         self.counts: Counter[tuple[StepType, str]] = Counter()
         self.counts_in_items: Counter[tuple[StepType, str, str]] = Counter()
@@ -68,7 +70,7 @@ class Activation(Scope):
         self.output: object = None
         self._turn_due = False
         self.decoding = False
-        self._failed_calls: list[Call] = []
+        self.failed_calls: list[Call] = []
         self._failed_tasks: list[asyncio.Task[Any]] = []
         self.suspects = Suspects()
         self._main: asyncio.Task[Any] | None = None
@@ -89,6 +91,12 @@ class Activation(Scope):
         if not self._turn_due:
             self._turn_due = True
             self.engine.loop.call_soon(self._turn, context=self.engine.loop.uncounted)
+
+    @property
+    def turns_otherwise(self) -> bool:
+        """Whether a turn now would do something else than hand out the next result."""
+        ending = self.stopping or self.over or self.failure is not None or self.live.activation is not self
+        return ending or self.decoding or self.collecting is not None or self.returned
 
     @property
     def idle(self) -> bool:
@@ -271,7 +279,7 @@ class Activation(Scope):
         key = self.deliveries.next(self.calls)
         if key is not None:
             if self.live.rest.may_work(self.on_quiet):
-                self._deliver(self.calls[key])
+                self.handing.deliver(self.calls[key])
             else:
                 self.deliveries.put_back(key)
         elif self.collecting is not None:
@@ -287,62 +295,6 @@ class Activation(Scope):
         self.over = True
         then()
         self.drop_tasks()
-
-    def _deliver(self, call: Call) -> None:
-        if call.deliver is not None:
-            call.deliver()
-            return
-        record = self.live.history.steps.get(call.key)
-        if record is None:
-            return  # restarted at this moment, in another thread
-        if record.state is StepState.FAILED:
-            known, error = failure_of(record, self.live.files, call.original)
-            if known and record.sensitive:
-                self.secrets.append(error)
-            (self.hand_out if known else self._decoded)(call, (False, error))
-            return
-        data = record.value
-        if call.lazy or data is None or not is_artifact(data):
-            self._decoded(call, self._decode(call, record))
-            return
-        # A table is read in a thread, and nothing else is handed out before it: the order is part of the promise.
-        self.decoding = True
-        context = contextvars.Context()
-        self.engine.threads.submit(context, partial(self._decode, call, record), partial(self._decoded_in_thread, call))
-
-    def _decode(self, call: Call, record: StepRecord) -> tuple[bool, Any]:
-        try:
-            files = self.live.files
-            value: object = None
-            if record.value is not None:
-                lazy = call.lazy
-                value = reference(record.value, record.body, files) if lazy else codec.decode(record.value, files)
-            return True, value if call.payload_of is None else call.payload_of(value, record.body)
-        except UndecodableError as error:
-            return False, error
-
-    def _decoded_in_thread(self, call: Call, outcome: tuple[bool, Any]) -> None:
-        self.decoding = False
-        if self.over:
-            return
-        self._decoded(call, outcome[1] if outcome[0] else outcome)
-
-    def _decoded(self, call: Call, outcome: tuple[bool, Any]) -> None:
-        if not outcome[0]:
-            self.live.interrupt(self, call.key, outcome[1])
-            return
-        self.hand_out(call, outcome)
-
-    def hand_out(self, call: Call, outcome: tuple[bool, Any]) -> None:
-        """Give a call its result."""
-        self.calls.pop(call.key, None)
-        self.deliveries.leave(call.key)
-        if not call.future.done():
-            call.future.set_result(outcome)
-        if not outcome[0]:
-            self._failed_calls.append(call)
-        if not self.ready:  # nobody waits for it yet
-            self.on_quiet()
 
     def unreached(self) -> tuple[StepKey, ...]:
         """Recorded steps that `run` has not asked for (S9); those of a body that did not run again are no news."""
@@ -374,7 +326,7 @@ class Activation(Scope):
 
     def _conclude(self) -> None:
         """`run` has returned and every step it started has ended (S16)."""
-        self.failure = unseen_failure(self._failed_calls, self._failed_tasks)
+        self.failure = unseen_failure(self.failed_calls, self._failed_tasks)
         if self.failure is not None:
             self._wind_down()
             return
@@ -386,7 +338,7 @@ class Activation(Scope):
         if self.in_flight:  # what their own steps gave is part of them (S15)
             key = self.deliveries.out_of_turn([key for key, call in self.calls.items() if call.inner])
             if key is not None:
-                self._deliver(self.calls[key])
+                self.handing.deliver(self.calls[key])
                 return
         if self.over or self.in_flight or self.unacked:
             return

@@ -59,8 +59,9 @@ class StepCall(Coroutine[Any, Any, Any]):
     async def _wait(self) -> Any:
         call = self._call
         call.awaited = True
+        given = self._activation.handing.at_once(call)
         try:
-            succeeded, outcome = await call.future
+            succeeded, outcome = await call.future if given is None else given
         except asyncio.CancelledError:
             self._activation.call_cancelled(call)
             raise

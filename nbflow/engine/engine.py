@@ -184,14 +184,13 @@ class Engine:
         live = self.live.get(created_seq)
         if live is not None and not live.lost:
             return live
-        head = self.store.head(created_seq)
-        if head is None:
-            return None
-        if head.owner is not None and head.owner.engine == self.engine_id:  # finished here, and forgotten since
-            entries = self.store.read(created_seq)
-        else:
-            entries = self.store.claim([created_seq], self.owner, by, force=by == "resume").get(created_seq, [])
-        return self._take_on(entries) if entries else None
+        entries = self.store.claim([created_seq], self.owner, by, force=by == "resume").get(created_seq)
+        if entries is None:
+            head = self.store.head(created_seq)
+            if head is None or head.owner is None or head.owner.engine != self.engine_id:
+                return None
+            entries = self.store.read(created_seq)  # finished here, and forgotten since
+        return self._take_on(entries)
 
     def _take_on(self, entries: list[Entry]) -> LiveInstance:
         live = LiveInstance(self, entries, None)
@@ -200,9 +199,9 @@ class Engine:
         self.news.expect(live, entries)
         return live
 
-    def claim_all(self, heads: list[Head], by: str) -> list[LiveInstance]:
-        """Make these ours, those that are free."""
-        claimed = self.store.claim([head.created_seq for head in heads], self.owner, by) if heads else {}
+    def adopt_unfinished(self, workflow: str, wanted: Callable[[Head], bool], by: str) -> list[LiveInstance]:
+        """Make the unfinished instances of a workflow ours that nobody runs, where *wanted* says so."""
+        claimed = self.store.claim_unfinished(workflow, wanted, self.owner, by)
         return [self._take_on(entries) for entries in claimed.values()]
 
     def get(self, instance_id: str, workflow: str | None = None) -> WorkflowInstance:

@@ -255,15 +255,13 @@ def _again(history: History) -> str:
 
 def recover(engine: "Engine", workflow: Workflow) -> None:
     """Resume by itself what no living engine runs and belongs to this notebook or this very code (S51)."""
-    free = []
-    for head in engine.store.heads(workflow.name, unfinished=True, limit=None):
+
+    def wanted(head: Head) -> bool:
         if head.created_seq in engine.live or head.status is Status.PAUSED:
-            continue
-        if head.owner is not None and engine.store.alive(head.owner) is not False:
-            continue
+            return False
         never_owned = head.owner is None and head.token == 0
-        if never_owned or head.notebook == engine.notebook or head.code_hash == workflow.code_hash:
-            free.append(head)
-    for live in engine.claim_all(free, "register"):
+        return never_owned or head.notebook == engine.notebook or head.code_hash == workflow.code_hash
+
+    for live in engine.adopt_unfinished(workflow.name, wanted, "register"):
         live.workflow = workflow
         engine.start(live)

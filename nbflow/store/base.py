@@ -50,6 +50,13 @@ class Store(Protocol):
         """
         ...
 
+    def claim_unfinished(self, workflow: str, wanted: Callable[[Head], bool], owner: Owner, by: str) -> dict[int, list[Entry]]:
+        """The same for the unfinished instances of a workflow of which *wanted* is true, the newest first.
+
+        *wanted* is called from the store's thread, under its lease: it must not call the store.
+        """
+        ...
+
     def append(self, entry: Entry, acked: Callable[[], None] | None = None) -> None:
         """Journal an entry about an instance that this engine owns; returns at once.
 
@@ -122,8 +129,8 @@ class Store(Protocol):
         """Instances of that id, at most one per workflow, deleted ones left out. Includes what is not loaded yet."""
         ...
 
-    def heads(self, workflow: str | None = None, *, unfinished: bool = False, limit: int | None = 100) -> list[Head]:
-        """Instances, newest first, deleted ones left out; *unfinished* ones as others left them, not what this engine runs."""
+    def heads(self, workflow: str | None = None, *, limit: int | None = 100) -> list[Head]:
+        """Instances, newest first, deleted ones left out."""
         ...
 
     def head(self, created_seq: int) -> Head | None:

@@ -145,22 +145,17 @@ _CHECKED = {
 _check = {kind: msgspec.json.Decoder(_CHECKED.get(kind, _Body)).decode for kind in Kind}
 
 
-def moment_of(micros: int) -> datetime:
-    """The time that a row says."""
-    return _EPOCH + timedelta(microseconds=micros)
-
-
-def body_of(kind: Kind, row: Sequence[Any]) -> dict[str, Any]:
-    """The body of a row (seq, microseconds, created_seq, token, kind, step, count, key, body, value), its types checked.
+def checked(kind: Kind, row: Sequence[Any]) -> tuple[datetime, dict[str, Any]]:
+    """The time and the body of a row (seq, microseconds, created_seq, token, kind, step, count, key, body, value), checked.
 
     Raises:
         StoreCorruptError: no nbflow has written this row.
     """
     seq, micros, created_seq, token, _, step, count, key, text, _ = row
     try:
-        if None in (seq, micros, created_seq, token) or min(seq, created_seq, token) < 0:
+        if None in (seq, micros, created_seq, token) or seq < 0 or created_seq < 0 or token < 0:
             raise ValueError("it lacks what every entry has")
-        moment_of(micros)
+        recorded_at = _EPOCH + timedelta(microseconds=micros)
         body = lines.parse_body(text)
         _check_types(kind, text, body)
         if "null" in text:  # as good as left out, where nbflow never writes it
@@ -168,7 +163,7 @@ def body_of(kind: Kind, row: Sequence[Any]) -> dict[str, Any]:
         _check_place(kind, step, count, key)
         if kind in ITEM_KINDS and key is not None and "index" not in body and not _is_index(key, seq):
             raise ValueError("the key of its item is no index that can be")
-        return body if len(text) <= _LONG else _weighed(body)
+        return recorded_at, body if len(text) <= _LONG else _weighed(body)
     except (ValueError, TypeError, RecursionError, OverflowError) as error:
         msg = f"entry {seq} of the history ({kind}) is not as nbflow writes it: {error}; restore the file from a backup"
         raise StoreCorruptError(msg) from error

@@ -111,7 +111,7 @@ def make_schema(connection: duckdb.DuckDBPyConnection, meta: dict[str, str]) -> 
 
 def entry_of(row: tuple[Any, ...]) -> Entry:
     """The entry that a row of COLUMNS is."""
-    seq, micros, created_seq, token, kind, step, count, key, _, value = row
+    seq, _, created_seq, token, kind, step, count, key, _, value = row
     try:
         known = _KINDS[kind]
     except KeyError:
@@ -120,8 +120,7 @@ def entry_of(row: tuple[Any, ...]) -> Entry:
             f"a newer one wrote it; upgrade nbflow and restart this kernel"
         )
         raise StoreVersionError(msg) from None
-    body = bodies.body_of(known, row)
-    recorded_at = bodies.moment_of(micros)
+    recorded_at, body = bodies.checked(known, row)
     if known is Kind.CREATED:
         key = None  # workflow/id, a column to search by; both are in the body
     return Entry(known, created_seq, token, recorded_at, step, count, key, body, value, seq)

@@ -1,10 +1,9 @@
-"""What goes to the DuckDB file directly, under the lease: creations, claims, and what others say about an instance.
+"""What goes to the DuckDB file directly, under the lease: creations, and what others say about an instance; claims: claims.py.
 
 Each decision is taken on what is in the file after the owner's journal has been loaded (S52).
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from nbflow.clock import Clock
 from nbflow.core.history import Head, fold_head
@@ -14,7 +13,7 @@ from nbflow.store.base import Decision
 from nbflow.store.desk import place
 from nbflow.store.loader import Loader
 from nbflow.store.memory import claim_body
-from nbflow.store.session import ROWS, Session
+from nbflow.store.session import Session
 
 Decide = Callable[[Head, Callable[[], list[Entry]]], Sequence[Decision]]
 
@@ -71,62 +70,6 @@ def _created(
         given.append(fold_head(entries) if where in first else entries)
         first.add(where)
     return given
-
-
-@dataclass(frozen=True, slots=True)
-class Claimed:
-    """A claim that was written; *entries* are all of the instance, None where that is much to read under one lease."""
-
-    claim: Entry
-    entries: list[Entry] | None
-
-
-def claim(
-    loader: Loader,
-    clock: Clock,
-    created_seqs: list[int],
-    owner: Owner,
-    by: str,
-    gone_for_good: Callable[[Owner], bool],
-) -> "dict[int, Claimed]":
-    """Write claims on those of the instances that nobody runs, or only engines that are *gone_for_good*."""
-    gone: set[str] = set()
-    heads: dict[int, Head] = {}
-
-    def load(session: Session) -> bool:
-        gone.clear()
-        heads.clear()
-        found = session.heads(created_seqs)
-        owners = {head.owner.engine: head.owner for head in found.values() if head.owner is not None}
-        complete = True
-        for engine, former in owners.items():
-            if engine == owner.engine or not gone_for_good(former):
-                continue
-            buried = session.bury(engine)
-            if buried is not None:
-                gone.add(engine)
-            complete &= buried is not False
-        heads.update(session.heads(created_seqs) if gone else found)
-        return complete
-
-    def work(session: Session) -> dict[int, Claimed]:
-        now = clock.now()
-        claims = []
-        for seq, head in heads.items():
-            if head.deleted or (head.owner is not None and head.owner.engine not in gone):
-                continue
-            body = claim_body(owner, by)
-            if head.owner is not None and (lost := session.lost(head.owner.engine)) is not None:
-                body["lost"] = lost
-            claims.append(Entry(Kind.CLAIMED, seq, head.token + 1, now, body=body))
-        left, claimed = ROWS, {}
-        for entry in session.write(claims):
-            entries = session.entries(entry.created_seq, 0, entry.seq, left) if left else []
-            claimed[entry.created_seq] = Claimed(entry, entries if len(entries) < left else None)
-            left -= len(entries)
-        return claimed
-
-    return loader.after(load, work)
 
 
 def command(loader: Loader, clock: Clock, created_seq: int, decide: Decide) -> list[Entry]:

@@ -4,7 +4,7 @@ import atexit
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,14 +17,14 @@ from nbflow.core.history import Head
 from nbflow.core.log import LogChunk
 from nbflow.core.model import Draft, Entry, Owner, StepKey
 from nbflow.errors import StoreError
-from nbflow.store import direct, forks, lines, queries, upkeep
+from nbflow.store import claims, direct, forks, lines, queries, upkeep
 from nbflow.store import journal as journals
 from nbflow.store import lease as leases
 from nbflow.store.database import Database, connect
 from nbflow.store.desk import Desk
 from nbflow.store.layout import Layout
 from nbflow.store.loader import Loader
-from nbflow.store.newest import AT_ONCE, newest
+from nbflow.store.newest import newest
 from nbflow.store.opening import Entrance
 from nbflow.store.session import ROWS, Session
 
@@ -201,20 +201,19 @@ class FileStore:
 
     def claim(self, created_seqs: Sequence[int], owner: Owner, by: str, *, force: bool = False) -> dict[int, list[Entry]]:
         """Take instances over; see `Store.claim`."""
-        wanted = list(dict.fromkeys(created_seqs))
-        here = self._here(owner)
+        return self._ask(lambda: self._claimed(claims.these(created_seqs), owner, by, force=force))
 
+    def claim_unfinished(self, workflow: str, wanted: Callable[[Head], bool], owner: Owner, by: str) -> dict[int, list[Entry]]:
+        """Take over what is unfinished of a workflow; see `Store.claim_unfinished`."""
+        return self._ask(lambda: self._claimed(claims.unfinished(workflow, wanted), owner, by))
+
+    def _claimed(self, parts: Iterable[claims.Part], owner: Owner, by: str, *, force: bool = False) -> dict[int, list[Entry]]:
         def gone(former: Owner) -> bool:
             life = self.alive(former)
             return life is False or (life is None and force)
 
-        def job() -> dict[int, list[Entry]]:
-            claims: dict[int, direct.Claimed] = {}
-            for start in range(0, len(wanted), AT_ONCE):
-                claims |= direct.claim(self._loader, self._clock, wanted[start : start + AT_ONCE], here, by, gone)
-            return {seq: self._read(seq, one.claim.seq) if one.entries is None else one.entries for seq, one in claims.items()}
-
-        return self._ask(job)
+        claimed = claims.claim(self._loader, self._clock, parts, self._here(owner), by, gone)
+        return {seq: self._read(seq, one.claim.seq) if one.entries is None else one.entries for seq, one in claimed.items()}
 
     def command(self, created_seq: int, decide: direct.Decide) -> list[Entry]:
         """Write what somebody else says about an instance; see `Store.command`."""
@@ -247,9 +246,9 @@ class FileStore:
 
         return self._fresh(work)
 
-    def heads(self, workflow: str | None = None, *, unfinished: bool = False, limit: int | None = 100) -> list[Head]:
+    def heads(self, workflow: str | None = None, *, limit: int | None = 100) -> list[Head]:
         """Instances, newest first, deleted ones left out."""
-        return self._ask(lambda: newest(self._loader, workflow, unfinished=unfinished, limit=limit))
+        return self._ask(lambda: newest(self._loader, workflow, limit=limit))
 
     def head(self, created_seq: int) -> Head | None:
         """One instance, None where it is deleted or was never there."""

@@ -75,9 +75,18 @@ def of_written(rows: Asked, base: int, entries: Sequence[Entry]) -> None:
     elif kinds <= {Kind.CREATED, Kind.CLAIMED} and all(entry.token <= 1 for entry in of_lives):
         _create(rows, base, [(seq, entry) for seq, entry in enumerate(entries, base + 1) if entry.kind is Kind.CREATED])
     elif kinds == {Kind.CLAIMED}:  # under a lease each has the highest token that there is: none makes another void
-        rows(standing.OWNED.format(home="nb"), [base])
+        _own(rows, base, [(seq, entry) for seq, entry in enumerate(entries, base + 1) if entry.kind is Kind.CLAIMED])
     else:
         keep_up(rows, base)
+
+
+def _own(rows: Asked, base: int, claims: Sequence[tuple[int, Entry]]) -> None:
+    if len(claims) > _FEW:
+        rows(standing.OWNED.format(home="nb"), [base])
+        return
+    for seq, entry in claims:
+        if entry.token > 1:
+            rows(standing.OWN, [entry.created_seq, entry.token, seq])
 
 
 def _create(rows: Asked, base: int, created: Sequence[tuple[int, Entry]]) -> None:

@@ -88,6 +88,12 @@ class MemoryStore:
                 claimed[seq] = list(self._by_instance[seq])
         return claimed
 
+    def claim_unfinished(self, workflow: str, wanted: Callable[[Head], bool], owner: Owner, by: str) -> dict[int, list[Entry]]:
+        """The same for what is unfinished of a workflow and wanted."""
+        with self._lock:
+            heads = [head for head in self.heads(workflow, limit=None) if not head.finished and wanted(head)]
+            return self.claim([head.created_seq for head in heads], owner, by)
+
     def append(self, entry: Entry, acked: Callable[[], None] | None = None) -> None:
         """Take an entry in; it is acknowledged at once."""
         with self._lock:
@@ -163,14 +169,10 @@ class MemoryStore:
                 if known_id == instance_id and workflow in (None, name) and not self._heads[seq].deleted
             ]
 
-    def heads(self, workflow: str | None = None, *, unfinished: bool = False, limit: int | None = 100) -> list[Head]:
+    def heads(self, workflow: str | None = None, *, limit: int | None = 100) -> list[Head]:
         """Instances, newest first."""
         with self._lock:
-            found = [
-                head
-                for head in reversed(self._heads.values())
-                if not head.deleted and workflow in (None, head.workflow) and not (unfinished and head.finished)
-            ]
+            found = [head for head in reversed(self._heads.values()) if not head.deleted and workflow in (None, head.workflow)]
         return found[:limit]
 
     def head(self, created_seq: int) -> Head | None:

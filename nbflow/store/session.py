@@ -4,7 +4,7 @@ What others wrote comes first: a session begins by taking notice of their entrie
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,9 @@ class Session:
         desk: what the sessions of this engine share.
         horizon: where each journal ended when more was in it than one lease loads: whoever asks need not wait for more, or
             he would wait for ever for an engine that records faster. Shared by the leases of one question; None for all.
+
+    Attributes:
+        when_committed: called once what was written is durable, before it is folded into the file.
     """
 
     def __init__(self, desk: Desk, horizon: dict[str, int] | None = None) -> None:
@@ -49,6 +52,7 @@ class Session:
         self._whole = self._mending = False
         self._own_before = 0
         self._replacement: Path | None = None
+        self.when_committed: Callable[[], None] | None = None
 
     # -- begin and end ------------------------------------------------------------------------------------------------
 
@@ -94,6 +98,8 @@ class Session:
             database.rows("commit")
         desk.seen = self._last
         desk.own = self._positions.get(desk.engine, (0, False))[0]
+        if self.when_committed is not None:
+            self.when_committed()
         if not database.detach():
             _log.warning("%s: committed, but its log could not be folded in; that is made up for later", desk.layout.file)
         if database.left_log():

@@ -77,6 +77,8 @@ from (
 ) as f
 where f.created_seq = i.created_seq
 """
+OWN = "update nb.known_instances set token = $2, fence_seq = $3 where created_seq = $1"
+"""The same for one claim, planned in a third of the time."""
 
 # What an instance's own entries say is folded by known.py.
 LIFE = f"""

@@ -1,10 +1,12 @@
 """Parallel steps, races and cancellation (S18 to S21)."""
 
 import asyncio
+from collections import Counter
 
+import pandas as pd
 import pytest
 
-from nbflow.core.model import StepState
+from nbflow.core.model import Status, StepState
 from tests.engine.conftest import Gate, eventually, failure_of, kinds
 
 
@@ -144,6 +146,71 @@ def test_results_reach_run_one_at_a_time(lab):  # S20
     told = lab.output(run)
     for first, second in zip(told[::2], told[1::2], strict=True):
         assert first.removesuffix(" in") == second.removesuffix(" out")
+
+
+def test_a_long_replay_lets_others_on_the_loop_have_their_turns(lab):  # S20
+    seen: list[list[int]] = []
+    turns = 0
+
+    async def run(event, step):
+        seen.append([])
+        for _ in range(1_000):
+            await step.do("one", lambda: None)
+            seen[-1].append(turns)
+        await step.wait_for_event("go", "go")
+
+    lab.start(run, id="one")
+    lab.idle()
+    later = lab.revive()
+
+    def turn() -> None:
+        nonlocal turns
+        turns += 1
+        if len(seen) < 2 or len(seen[1]) < 1_000:
+            later.engine.loop.call_soon(turn)
+
+    later.engine.on_loop(turn)
+    later.workflow(run)
+    later.idle()
+    assert later.engine.get("one").status().status is Status.WAITING
+    assert max(Counter(seen[1]).values()) <= 101
+
+
+@pytest.mark.parametrize("result", ["plain", "failed", "table", "lazy"])
+def test_results_of_a_replay_that_are_awaited_late_come_as_they_came(lab, result):  # S20
+    told: list[list[str]] = []
+
+    def body():
+        if result == "failed":
+            raise ZeroDivisionError
+        return pd.DataFrame({"n": range(100_000)}) if result == "table" else 1
+
+    async def run(event, step):
+        told.append([])
+
+        async def take(name, call):
+            try:
+                await call
+            except ZeroDivisionError:
+                pass
+            told[-1].append(name)
+            await asyncio.sleep(0)
+            told[-1].append(f"after {name}")
+
+        options = {"retries": 0, "lazy": result == "lazy"}
+        calls = {name: step.do(name, body, **options) for name in "abc"}
+        await take("a", calls["a"])
+        await asyncio.gather(*(take(name, calls[name]) for name in "cb"))
+        await take("d", step.do("d", body, **options))
+        await step.wait_for_event("go", "go")
+
+    lab.start(run, id="one")
+    lab.idle()
+    later = lab.revive()
+    later.workflow(run)
+    later.idle()
+    assert told[0] == told[1]
+    assert len(told[0]) == 8
 
 
 @pytest.mark.parametrize("cancel", [True, False])

@@ -1,16 +1,19 @@
+import errno
 import os
 import signal
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from nbflow.core.history import History
+from nbflow.core.history import Head, History
 from nbflow.core.model import Kind, Status, StepKey, StepState, StepType
 from nbflow.errors import InvalidStatusError, NotFoundError, StoreError
 from nbflow.store.base import Store
+from nbflow.store.database import Database
 from tests.store.actors import draft, entry, finished, killed_after, names, owner, run, start_instance, started
 
 WORKED = """
@@ -83,8 +86,8 @@ def test_finding_by_id_and_listing(opened):
     assert store.read(99) == []
 
 
-def test_unfinished_ones_are_told_by_the_fold(opened):
-    store = opened()
+def test_all_unfinished_ones_that_are_wanted_are_claimed_together(opened):
+    store, other = opened(), opened()
     ids = ["queued", "running", "done", "failed", "again", "over"]
     seqs = {name: start_instance(store, name) for name in ids}
     for name in ids[1:]:
@@ -94,9 +97,67 @@ def test_unfinished_ones_are_told_by_the_fold(opened):
     store.append(entry(Kind.ERRORED, seqs["failed"], error={"type": "E", "message": "m"}))
     store.append(entry(Kind.RESTARTED, seqs["again"], token=2, keep_below=0))
     store.append(entry(Kind.TERMINATED, seqs["over"], token=2))
-    store.heads()  # loads what this engine has recorded
-    assert [h.instance_id for h in store.heads(unfinished=True)] == ["again", "running", "queued"]
-    assert [h.instance_id for h in store.heads(unfinished=True, limit=2)] == ["again", "running"]
+    store.append(entry(Kind.RELEASED, seqs["queued"], why="closed"))
+    store.append(entry(Kind.RELEASED, seqs["running"], why="closed"))
+    elsewhere = start_instance(store, "other", workflow="V")
+    store.append(entry(Kind.RELEASED, elsewhere, why="closed"))
+    store.flush()
+    seen: list[str] = []
+
+    def wanted(head: Head) -> bool:
+        seen.append(head.instance_id)
+        return head.instance_id != "queued"
+
+    claimed = other.claim_unfinished("W", wanted, owner(other), "register")
+    assert seen == ["again", "running", "queued"]  # "again" is still somebody's
+    assert {seq: (entries[-1].kind, entries[-1].token) for seq, entries in claimed.items()} == {
+        seqs["running"]: (Kind.CLAIMED, 2)
+    }
+    assert other.head(seqs["running"]).owner.engine == other.engine_id
+    assert other.claim_unfinished("W", lambda _head: True, owner(other), "register").keys() == {seqs["queued"]}
+
+
+def test_more_unfinished_ones_than_one_lease_takes_are_all_claimed(opened):
+    store = opened()
+    made = store.create([draft(f"i{n}") for n in range(1_203)], None)
+    claimed = store.claim_unfinished("W", lambda head: head.instance_id != "i700", owner(store), "register")
+    assert list(claimed) == [entries[0].created_seq for entries in reversed(made) if entries[0].body["id"] != "i700"]
+    assert [h.instance_id for h in store.heads(limit=None) if h.owner is None] == ["i700"]
+
+
+def test_a_claim_is_given_when_it_is_durable_before_it_is_folded_into_the_file(opened, monkeypatch):
+    store = opened()
+    [made] = store.create([draft("a")], None)
+    fold, folding = threading.Event(), threading.Event()
+    detach = Database.detach
+
+    def waits(database: Database) -> bool:
+        folding.set()
+        assert fold.wait(60)
+        return detach(database)
+
+    monkeypatch.setattr(Database, "detach", waits)
+    [entries] = store.claim([made[0].created_seq], owner(store), "cell").values()
+    assert entries[-1].kind is Kind.CLAIMED
+    assert folding.wait(60)
+    fold.set()
+    assert store.head(made[0].created_seq).owner.engine == store.engine_id
+
+
+def test_a_claim_that_cannot_be_folded_into_the_file_is_a_claim_all_the_same(opened, monkeypatch, caplog):
+    store = opened()
+    [made] = store.create([draft("a")], None)
+
+    def fails(_database: Database) -> bool:
+        raise OSError(errno.EIO, "Input/output error", "history.duckdb")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Database, "left_log", fails)
+        assert made[0].created_seq in store.claim([made[0].created_seq], owner(store), "cell")
+        with pytest.raises(StoreError):
+            store.head(made[0].created_seq)
+    assert "Input/output error" in caplog.text
+    assert store.head(made[0].created_seq).owner.engine == store.engine_id
 
 
 # -- claims
@@ -122,6 +183,7 @@ def test_an_engine_that_dies_while_another_is_open_is_taken_over_by_its_claim(op
     assert list(folder.glob(f"{engine}*.seg"))
     [entries] = store.claim([1], owner(store), "cell").values()
     assert names(entries)[3:-1] == [*(f"s{i}" for i in range(20)), "open"]
+    assert store.head(1) is not None  # comes after the claim's lease
     assert not list(folder.glob(f"{engine}*"))
     assert store.sql("select closed from loaded where journal = '" + engine + "'").fetchall() == [(True,)]
 

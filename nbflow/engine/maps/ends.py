@@ -84,4 +84,4 @@ class Conclusion:
         self._activation.calls.pop(stream_key(self._key), None)
         if run.stream is not None:
             run.stream.concluded(outcome)
-        self._activation.hand_out(run.call, outcome)
+        self._activation.handing.hand_out(run.call, outcome)

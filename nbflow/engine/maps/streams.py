@@ -155,7 +155,7 @@ class Stream:
             return
         if not outcome[0]:
             self.concluded(outcome)
-            activation.hand_out(run.call, outcome)
+            activation.handing.hand_out(run.call, outcome)
             return
         if self._position >= self._recorded:
             self._out.popleft()
