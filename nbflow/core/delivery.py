@@ -35,26 +35,32 @@ class Deliveries:
 
     def next(self, called: Mapping[StepKey, object]) -> StepKey | None:
         """Give the step whose result is handed out now; *called* holds the calls that still want one."""
-        while self._head < len(self._recorded) and self._recorded[self._head] in self._gone:
-            self._head += 1
-        if self._head < len(self._recorded) and called:
-            for place in range(self._head, len(self._recorded)):
-                key = self._recorded[place]
+        recorded = self._recorded
+        if called and self._skip_gone() < len(recorded):
+            for place in range(self._head, len(recorded)):
+                key = recorded[place]
                 if key in called and key not in self._gone:
                     return self._take(key, place)
         self._taken = None
-        while self._arrived:
-            if self._arrived[0] in called:
-                return self._arrived.popleft()
-            self._arrived.popleft()
+        arrived = self._arrived
+        while arrived:
+            key = arrived.popleft()
+            if key in called:
+                return key
         return None
+
+    def _skip_gone(self) -> int:
+        """Where the first recorded result is that still waits for its call or its turn."""
+        recorded, gone, head = self._recorded, self._gone, self._head
+        while head < len(recorded) and recorded[head] in gone:
+            head += 1
+        self._head = head
+        return head
 
     def is_next(self, key: StepKey) -> bool:
         """Whether the recorded result at the head is of that step, which has been called."""
-        recorded, gone = self._recorded, self._gone
-        while self._head < len(recorded) and recorded[self._head] in gone:
-            self._head += 1
-        return self._head < len(recorded) and recorded[self._head] == key
+        head = self._skip_gone()
+        return head < len(self._recorded) and self._recorded[head] == key
 
     def _take(self, key: StepKey, place: int) -> StepKey:
         """A stream has one key for all its values: each is taken once."""

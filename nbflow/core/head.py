@@ -6,11 +6,15 @@ Pure. Few entries make it, so lists and decisions under the lease read only thes
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
+
+import msgspec
 
 from nbflow.core import status as transitions
 from nbflow.core.model import ENDS, FENCES, FINISHED, Entry, ErrorInfo, Kind, Owner, Status
+
+_encode = msgspec.json.Encoder().encode
 
 # What may be said of a finished instance without a word about its life.
 _ANY_TIME = frozenset({Kind.CLAIMED, Kind.RELEASED, Kind.EVENT, Kind.DELETED})
@@ -19,6 +23,11 @@ _ANY_TIME = frozenset({Kind.CLAIMED, Kind.RELEASED, Kind.EVENT, Kind.DELETED})
 def moment(text: str | None) -> datetime | None:
     """An instant of an entry's body."""
     return None if text is None else datetime.fromisoformat(text)
+
+
+def moment_text(at: datetime) -> str:
+    """The same as the text in a body: as `isoformat`, which takes three times as long."""
+    return f"{_encode(at)[1:-2].decode()}+00:00" if at.tzinfo is UTC else at.isoformat()
 
 
 def later(at: datetime, by: timedelta) -> datetime:

@@ -43,16 +43,18 @@ class HoldForCancel(msgspec.Struct, frozen=True, gc=False):
     """Its call was cancelled before and is expected to be again; if all is quiet without that, it runs anew (S21)."""
 
 
+_DO, _FIRST, _RECORDED = StepType.DO, Execute(1), Recorded()  # made once: nearly every call is one of these
+
 Decision = Recorded | Execute | WaitUntil | WaitForEvent | Open | HoldForCancel
 
 
 def decide(known: StepRecord | None, kind: StepType) -> Decision:
     """Give what the call of a step does; *known* is None where nothing is recorded of it."""
     if known is None:
-        return Execute(1) if kind is StepType.DO else Open()
+        return _FIRST if kind is _DO else Open()
     match known.state:
         case StepState.FINISHED | StepState.FAILED:
-            return Recorded()
+            return _RECORDED
         case StepState.CANCELLED:
             return HoldForCancel()
         case StepState.RETRYING if known.due_at is not None:

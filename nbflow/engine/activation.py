@@ -34,6 +34,8 @@ RollbackHandler = tuple[Callable[..., Any], ResolvedConfig]
 
 log = logging.getLogger("nbflow")
 
+_DO = StepType.DO  # looked up once: see core/history.py
+
 GRACE = 5.0  # seconds that stopped user code has to end (S42)
 
 
@@ -68,7 +70,7 @@ class Activation(Scope):
         self.signalled = False
         self.returned = False
         self.output: object = None
-        self._turn_due = False
+        self._turn_due = self._holds_back = False
         self.decoding = False
         self.failed_calls: list[Call] = []
         self._failed_tasks: list[asyncio.Task[Any]] = []
@@ -166,7 +168,7 @@ class Activation(Scope):
         if (self.stopping or self.failure is not None) and (self.over or not inner):
             return self._refused_call(kind, name), None
         step_name(name)
-        if kind is StepType.DO:
+        if kind is _DO:
             self._count_step(name)
         if item is None:
             self.counts[kind, name] += 1
@@ -178,7 +180,7 @@ class Activation(Scope):
         order = known.order if known is not None else self.next_order
         if known is None:
             self.next_order += 1
-        call = Call(key, order, self.engine.loop.create_future())
+        call = Call(key, order, asyncio.Future(loop=self.engine.loop))
         call.inner = inner
         self.calls[key] = call
         if inner:  # the count of ready callbacks does not know of bodies
@@ -301,8 +303,15 @@ class Activation(Scope):
         steps = self.live.history.steps
         return tuple(key for key in self.deliveries.unreached() if key in steps and steps[key].parent is None)
 
+    def hold_back(self, call: Call, begin: Callable[[], None]) -> None:
+        """A call that was cancelled before is expected to be again: it begins only if all is quiet without that (S21)."""
+        call.begin, self._holds_back = begin, True
+
     def _revive_cancelled(self) -> bool:
         """All is quiet and recorded cancellations have not come again: the code has changed, so they run (S21)."""
+        if not self._holds_back:
+            return False
+        self._holds_back = False
         revived = [call for call in self.calls.values() if call.begin is not None]
         for call in revived:
             begin, call.begin = call.begin, None

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from nbflow.core import replay
 from nbflow.core.config import DEFAULT, ResolvedConfig, delay_after
 from nbflow.core.durations import duration, text
+from nbflow.core.head import moment_text
 from nbflow.core.model import KINDS, Kind, StepKey, StepType
 from nbflow.engine.calls import Call, nothing_to_stop
 from nbflow.engine.context import bind, context_of, is_async
@@ -64,6 +65,7 @@ class Body(OnExecutors):
     ) -> None:
         super().__init__()
         self.scope, self.call, self.live, self.engine = scope, call, scope.live, scope.engine
+        self.key: StepKey = call.key
         self.fn, self.args, self.config, self.on = fn, args, config, on
         self.parent: Body | None = context.get(BODY)
         self._undoable, self.sensitive = undoable, sensitive
@@ -90,11 +92,6 @@ class Body(OnExecutors):
     @property
     def _giving_up(self) -> bool:
         return self.scope.failure is not None
-
-    @property
-    def key(self) -> StepKey:
-        """The step's key."""
-        return self.call.key
 
     @property
     def item(self) -> str | None:
@@ -131,7 +128,7 @@ class Body(OnExecutors):
         if entry is None:
             self._close()
             return
-        self._started_at = entry.recorded_at.isoformat()
+        self._started_at = moment_text(entry.recorded_at)
         if acked is None:
             self.engine.launch_soon(self._launch)
 
@@ -183,7 +180,8 @@ class Body(OnExecutors):
         if self.on == "main" and self.engine.main_queue.open:
             self.engine.main_queue.put(partial(self._run_on_main, self.attempt, call))
         elif is_async(self.fn):
-            self._task = self.engine.loop.create_task(self._drive(self.attempt, call), context=self.context)
+            drive = self._drive(self.attempt, call)  # its context is no activation's, so the loop need not know the task
+            self._task = asyncio.Task(drive, loop=self.engine.loop, name=self.key.name, context=self.context)
             self._arm()
         else:
             self._job = self.engine.threads.submit(self.context.copy(), call, partial(self._returned, self.attempt), self._arm)

@@ -135,7 +135,7 @@ def _decide(activation: "Activation", call: Call, known: StepRecord | None, chil
     if known is None:
         child.begin()
     elif known.state is StepState.CANCELLED:
-        call.begin = child.begin
+        activation.hold_back(call, child.begin)
     else:
         child.child_id, child.workflow = known.body.get("id", child.child_id), known.body.get("workflow", child.workflow)
         child.watch()

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 Outcome = tuple[bool, Any]
 
+_FINISHED, _FAILED = StepState.FINISHED, StepState.FAILED  # looked up once: see core/history.py
 _STRAIGHT = 100  # results in a row after which others on the loop come first
 
 
@@ -40,7 +41,7 @@ class Handing:
         if activation.turns_otherwise or ACTIVATION.get() is not activation or call.future.done():
             return None
         record = activation.live.history.steps.get(call.key)
-        if record is None or record.state is not StepState.FINISHED or call.deliver is not None or _is_large(call, record):
+        if record is None or record.state is not _FINISHED or call.deliver is not None or _is_large(call, record):
             return None
         if not activation.live.rest.may_work(activation.on_quiet):
             return None
@@ -60,7 +61,7 @@ class Handing:
         record = live.history.steps.get(call.key)
         if record is None:
             return  # restarted at this moment, in another thread
-        if record.state is StepState.FAILED:
+        if record.state is _FAILED:
             known, error = failure_of(record, live.files, call.original)
             if known and record.sensitive:
                 self._activation.secrets.append(error)

@@ -47,6 +47,7 @@ class LiveInstance:
 
     Attributes:
         history: the fold of everything recorded.
+        created_seq: what everything about this instance is joined by.
         waits: open `wait_for_event` calls of the present activation.
         lock: held while an entry is recorded and while the fold is read.
     """
@@ -54,6 +55,7 @@ class LiveInstance:
     def __init__(self, engine: "Engine", entries: list[Entry], workflow: "Workflow | None") -> None:
         self.engine, self.workflow = engine, workflow
         self.history = History(entries)
+        self.created_seq = self.history.head.created_seq
         self.lock = threading.RLock()
         self.leftovers = Leftovers(engine)
         self.activation: Activation | Rollback | None = None
@@ -69,11 +71,6 @@ class LiveInstance:
         self._waiters = 0
         self._files: ArtifactFolder | None = None
         self._context: contextvars.Context | None = None
-
-    @property
-    def created_seq(self) -> int:
-        """What everything about this instance is joined by."""
-        return self.history.head.created_seq
 
     @property
     def name(self) -> str:

@@ -262,12 +262,14 @@ class LoopThread:
         self._ending = False
         self._process = os.getpid()
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
+        self._ident = 0
         self._thread.start()
+        self._ident = self._thread.ident or 0  # to ask the thread each time would cost a step two calls
 
     @property
     def ident(self) -> int:
         """The thread's identity, as `sys._current_frames` has it."""
-        return self._thread.ident or 0
+        return self._ident
 
     @property
     def forked(self) -> bool:
@@ -277,7 +279,7 @@ class LoopThread:
     @property
     def here(self) -> bool:
         """Whether the caller is on the workflow loop's thread."""
-        return threading.get_ident() == self._thread.ident
+        return threading.get_ident() == self._ident
 
     def _main(self) -> None:
         asyncio.set_event_loop(self.loop)

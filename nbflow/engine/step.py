@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 YEAR = timedelta(days=365)
 SUSPICIOUS = 2  # deaths in a row after which steps in flight together run one at a time (S27)
+_DO = StepType.DO  # looked up once: see core/history.py
 _MISSING: Any = object()  # `step.do("load", None)` is a mistake, not a decorator
 
 
@@ -136,7 +137,7 @@ class WorkflowStep:
             case replay.Open():
                 self._open_wait(call, asked)
             case replay.HoldForCancel():
-                call.begin = partial(self._open_wait, call, asked)
+                activation.hold_back(call, partial(self._open_wait, call, asked))
         return StepCall(activation, call)
 
     def map(
@@ -208,11 +209,9 @@ class WorkflowStep:
     def _do(self, name: str, fn: Callable[..., Any], args: tuple[Any, ...], options: "Options") -> StepCall:
         activation = self._activation
         around = BODY.get()
-        call, known = activation.open_call(
-            StepType.DO, name, inner=around is not None, item=None if around is None else around.item
-        )
+        call, known = activation.open_call(_DO, name, inner=around is not None, item=None if around is None else around.item)
         call.lazy = options.lazy
-        decision = _decision(activation, call, known, StepType.DO)
+        decision = _decision(activation, call, known, _DO)
         if options.rollback is not None:
             activation.rollbacks[call.key] = options.rollback
         if known is not None:
@@ -236,16 +235,16 @@ class WorkflowStep:
         if known is not None:
             body.attempt = known.attempt
         match decision:
-            case replay.Execute(attempt) if known is not None and activation.live.history.head.deaths >= SUSPICIOUS:
-                activation.suspects.begin(call.key, partial(body.begin, attempt))
-            case replay.Execute(attempt):
+            case replay.Execute(attempt) if known is None or activation.live.history.head.deaths < SUSPICIOUS:
                 body.begin(attempt)
+            case replay.Execute(attempt):
+                activation.suspects.begin(call.key, partial(body.begin, attempt))
             case replay.WaitUntil() if activation.live.code_changed:
                 body.begin(decision.attempt, anew=True)  # new code is tried at once, its attempts counted anew (S58)
             case replay.WaitUntil():
                 body.resume_at(decision)
             case replay.HoldForCancel():
-                call.begin = partial(body.begin, body.attempt + 1)
+                activation.hold_back(call, partial(body.begin, body.attempt + 1))
         return StepCall(activation, call)
 
     def _sleep(self, name: str, due: Callable[[], datetime], *, fixed: bool) -> StepCall:
@@ -258,7 +257,7 @@ class WorkflowStep:
             case replay.Open():
                 self._open_sleep(call, due, fixed)
             case replay.HoldForCancel():
-                call.begin = partial(self._open_sleep, call, due, fixed)
+                activation.hold_back(call, partial(self._open_sleep, call, due, fixed))
         return StepCall(activation, call)
 
     def _open_sleep(self, call: Call, due: Callable[[], datetime], fixed: bool) -> None:

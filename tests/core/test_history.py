@@ -1,13 +1,15 @@
 """The fold of entries: what an instance is follows from them alone (S5 to S9, S27, S34, S41, S44, S52)."""
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta, timezone
+from zoneinfo import ZoneInfo
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nbflow.core.head import moment, moment_text
 from nbflow.core.history import History, fold_head, settled, status_of
 from nbflow.core.model import ENDED, FENCES, FINISHED, Entry, Kind, Status, StepKey, StepState, StepType
 
@@ -32,6 +34,18 @@ def test_folding_bit_by_bit_comes_to_the_same_as_at_once(entries, cut):
 def test_entries_that_were_written_and_read_back_fold_to_the_same(entries):
     read = msgspec.json.decode(msgspec.json.encode(entries), type=list[Entry])
     assert known(History(read)) == known(History(entries))
+
+
+@given(
+    st.datetimes(
+        datetime(2, 1, 1),
+        datetime(9998, 1, 1),
+        timezones=st.sampled_from([UTC, ZoneInfo("Asia/Kolkata"), timezone(-timedelta(hours=3, minutes=30))]),
+    )
+)
+def test_a_moment_in_a_body_is_written_as_isoformat_does(at):
+    assert moment_text(at) == at.isoformat()
+    assert moment(moment_text(at.astimezone(UTC))) == at.astimezone(UTC)
 
 
 @given(any_entries())
