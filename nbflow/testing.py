@@ -16,7 +16,7 @@ from nbflow.engine.instance import WorkflowInstance
 from nbflow.engine.live import LiveInstance
 from nbflow.engine.outputs import body_of
 from nbflow.engine.registry import Workflow
-from nbflow.engine.step import WorkflowStep
+from nbflow.engine.step import WorkflowStep, place_here
 from nbflow.engine.waits import Asked
 from nbflow.errors import StepTimeoutError, UsageError, WaitTimeoutError, listed
 from nbflow.store.views import StepView
@@ -277,7 +277,7 @@ class MockedStep(WorkflowStep):
 
     def _mocked(self, kind: StepType, name: str) -> tuple[Any] | None:
         """The result that the next call of that name is to give, if any."""
-        count = self._activation.counts[kind, name] + 1
+        count = self._activation.counts[kind, name, place_here()] + 1
         return next(((rules.results[name, count],) for rules in self._rules if (name, count) in rules.results), None)
 
     def _do(self, name: str, fn: Callable[..., Any], args: tuple[Any, ...], options: Options) -> StepCall:
@@ -306,7 +306,7 @@ class MockedStep(WorkflowStep):
         self, name: str, event_type: Any, timeout: Any = "24 hours", *, schema: Any = None, prompt: str | None = None
     ) -> Any:
         """Wait, meeting mocked events and forced timeouts."""
-        key = StepKey(StepType.WAIT, name, self._activation.counts[StepType.WAIT, name] + 1)
+        key = StepKey(StepType.WAIT, name, self._activation.counts[StepType.WAIT, name, None] + 1)
         known = key in self._activation.live.history.steps
         kind = event_type.get("type", "") if isinstance(event_type, dict) else event_type
         mocked = next((rules.events[kind] for rules in self._rules if rules.events.get(kind)), None)

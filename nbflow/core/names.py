@@ -1,11 +1,13 @@
-"""What ids and names may look like (S2), and how a value is quoted in a message.
+"""What ids and names may look like (S2), how a value is quoted in a message, and the name of the place that a body is.
 
 Pure. Each check gives the name back as plain text, or raises `UsageError` naming the value and the rule.
 """
 
+import hashlib
 import re
 import reprlib
 
+from nbflow.core.model import StepKey, StepType
 from nbflow.errors import UsageError
 
 _short = reprlib.Repr()
@@ -56,6 +58,28 @@ def step_name(value: object) -> str:
 def item_key(value: object, what: str) -> str:
     """Check the key of a map's item; *what* says whose."""
     return _checked(what, value, _STEP_NAME, "a key is 1 to 256 characters without control characters")
+
+
+_LONGEST = 2_000
+_READ = re.compile(r"[\\\[\]/#]")
+
+
+def inside(key: StepKey) -> str:
+    """The place that the body of a step is: steps in it are counted for it alone, under this name (S15).
+
+    `m[3]` is the body of item 3 of map `m`, `outer` that of a step, `m[3]/outer` that of a step in the first. No two bodies
+    have the same: what is read in a name is escaped in names of steps.
+    """
+    name = _READ.sub(r"\\\g<0>", key.name)
+    if key.count > 1:
+        name += f"#{key.count}"
+    if key.type is StepType.MAP:
+        name = f"{name}[{key.key}]"
+    place = name if key.key is None or key.type is StepType.MAP else f"{key.key}/{name}"
+    if len(place) <= _LONGEST:
+        return place
+    digest = hashlib.blake2b(place.encode(), digest_size=16).hexdigest()
+    return f"{place[:_LONGEST]}…{digest}"
 
 
 def _checked(what: str, value: object, pattern: re.Pattern[str], rule: str) -> str:

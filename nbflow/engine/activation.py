@@ -59,8 +59,8 @@ class Activation(Scope):
         self.deliveries = Deliveries(history.delivered)
         self.handing = Handing(self)
         self.next_order = history.last_order + 1
-        self.counts: Counter[tuple[StepType, str]] = Counter()
-        self.counts_in_items: Counter[tuple[StepType, str, str]] = Counter()
+        # Calls so far. Those of a body are counted for it alone: when it does not run again, nobody else's numbers change.
+        self.counts: Counter[tuple[StepType, str, str | None]] = Counter()
         self.do_calls = 0
         self.calls: dict[StepKey, Call] = {}
         self.functions: dict[str, Any] = {}
@@ -155,10 +155,9 @@ class Activation(Scope):
 
     # -- calls --------------------------------------------------------------------------------------------------------
 
-    def open_call(
-        self, kind: StepType, name: str, *, inner: bool = False, item: str | None = None
-    ) -> tuple[Call, StepRecord | None]:
-        """Note a call of a step: its key, its order, what is recorded of it; *inner* where a body makes it, of *item* (S15)."""
+    def open_call(self, kind: StepType, name: str, place: str | None = None) -> tuple[Call, StepRecord | None]:
+        """Note a call of a step: its key, its order, what is recorded of it; *place* is the body that makes it (S15)."""
+        inner = place is not None
         if self.over and not inner:  # before anything else: code that catches everything would ask for ever, in any thread
             return self._refused_call(kind, name), None
         self._check_caller(kind)
@@ -170,12 +169,9 @@ class Activation(Scope):
         step_name(name)
         if kind is _DO:
             self._count_step(name)
-        if item is None:
-            self.counts[kind, name] += 1
-            key = StepKey(kind, name, self.counts[kind, name])
-        else:
-            self.counts_in_items[kind, name, item] += 1
-            key = StepKey(kind, name, self.counts_in_items[kind, name, item], item)
+        count = self.counts[kind, name, place] + 1
+        self.counts[kind, name, place] = count
+        key = StepKey(kind, name, count, place)
         known = self.live.history.steps.get(key)
         order = known.order if known is not None else self.next_order
         if known is None:

@@ -15,7 +15,7 @@ from nbflow.core import replay
 from nbflow.core.config import DEFAULT, ResolvedConfig, delay_after
 from nbflow.core.durations import duration, text
 from nbflow.core.head import moment_text
-from nbflow.core.model import KINDS, Kind, StepKey, StepType
+from nbflow.core.model import KINDS, Kind, StepKey
 from nbflow.engine.calls import Call, nothing_to_stop
 from nbflow.engine.context import bind, context_of, is_async
 from nbflow.engine.delays import DelayQuestion, may_retry
@@ -92,11 +92,6 @@ class Body(OnExecutors):
     @property
     def _giving_up(self) -> bool:
         return self.scope.failure is not None
-
-    @property
-    def item(self) -> str | None:
-        """The map item that it belongs to: steps in it are counted for it alone (S15)."""
-        return str(self.key) if self.key.type is StepType.MAP else self.key.key
 
     # -- an attempt begins --------------------------------------------------------------------------------------------
 

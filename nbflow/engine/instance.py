@@ -21,6 +21,7 @@ from nbflow.engine.live import LiveInstance
 from nbflow.engine.logs.log import Log
 from nbflow.engine.logs.output import log_of
 from nbflow.engine.maps.pages import item_page, item_results
+from nbflow.engine.naming import find_step
 from nbflow.engine.outputs import REDACTED
 from nbflow.engine.waiting import finished_by_polling, following, wait_until
 from nbflow.errors import InstanceFailedError, InvalidStatusError, NotFoundError, UsageError
@@ -167,14 +168,10 @@ class WorkflowInstance:
 
         Raises:
             NotFoundError: no such step is recorded.
+            UsageError: several are, in the bodies of different steps.
         """
         with self.folded() as history:
-            for key, step in history.steps.items():
-                if key.name == name and key.count == count and key.key is None:
-                    return self.view_of(history, step)
-            known = ", ".join(str(key) for key in list(history.steps)[:10]) or "none"
-        msg = f"instance {self.id!r} has no step {name!r} number {count}; recorded are: {known}"
-        raise NotFoundError(msg)
+            return self.view_of(history, find_step(history, (name, count), self.id))
 
     def history(self) -> list[Entry]:
         """Its entries, oldest first."""

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from nbflow.core.history import History
+from nbflow.core.history import History, StepRecord
 from nbflow.core.model import StepKey, StepType
 from nbflow.errors import NotFoundError, UsageError
 from nbflow.store.views import StepView
@@ -19,13 +19,26 @@ def kept_by_restart(history: History, wanted: Any, instance_id: str) -> dict[str
     return {"keep_below": find_step(history, wanted, instance_id).order}
 
 
-def find_step(history: History, wanted: Any, instance_id: str) -> Any:
-    """The recorded step that a `from_step` names."""
+def find_step(history: History, wanted: Any, instance_id: str) -> StepRecord:
+    """The recorded step that a `from_step` names.
+
+    Raises:
+        NotFoundError: there is none.
+        UsageError: there are several, in the bodies of different steps.
+    """
     name, count, type_, key = parsed(wanted)
-    for step in history.steps.values():
-        k = step.key
-        if (k.name, k.count, k.key) == (name, count, key) and type_ in (None, k.type, k.type.value):
+    named = [step for step in history.steps.values() if (step.key.name, step.key.count) == (name, count)]
+    for step in named:
+        if step.key.key == key and type_ in (None, step.key.type, step.key.type.value):
             return step
+    # A step in the body of another is known by that body too; its name alone will do where it is the only one.
+    inner = [step for step in named if step.key.type is StepType.DO] if key is None and type_ in (None, StepType.DO) else []
+    if len(inner) == 1:
+        return inner[0]
+    if inner:
+        several = ", ".join(str(step.key) for step in inner[:10])
+        msg = f"instance {instance_id!r} has several steps {name!r} number {count}: {several}; name one of them by its key"
+        raise UsageError(msg)
     known = ", ".join(str(k) for k in list(history.steps)[:10]) or "none"
     what = f"step {name!r} number {count}" if key is None else f"item {key!r} of map {name!r}"
     msg = f"instance {instance_id!r} has no {what}; recorded are: {known}"

@@ -77,7 +77,7 @@ class Rollback(Scope):
             self._stop_failed(known.error)
             return
         its = step.key
-        handler = self._handlers.get(its if its.key is None else StepKey(its.type, its.name, its.count))
+        handler = self._handlers.get(StepKey(its.type, its.name, its.count) if its.type is StepType.MAP else its)
         if handler is None:
             self._stop_failed({"type": "LookupError", "message": f"handler not found for step {str(step.key)!r}"})
             return

@@ -208,8 +208,7 @@ class WorkflowStep:
 
     def _do(self, name: str, fn: Callable[..., Any], args: tuple[Any, ...], options: "Options") -> StepCall:
         activation = self._activation
-        around = BODY.get()
-        call, known = activation.open_call(_DO, name, inner=around is not None, item=None if around is None else around.item)
+        call, known = activation.open_call(_DO, name, place_here())
         call.lazy = options.lazy
         decision = _decision(activation, call, known, _DO)
         if options.rollback is not None:
@@ -308,6 +307,12 @@ class WorkflowStep:
             where = f"inside the body of step {str(body.key)!r}"
             msg = f"step.{what} {name!r} was called {where}; move it out of the body, into `run` (S15)"
             raise UsageError(msg)
+
+
+def place_here() -> str | None:
+    """The place of the body that calls, None where `run` does (S15)."""
+    body = BODY.get()
+    return None if body is None else names.inside(body.key)
 
 
 def duration_of(name: str, value: Any) -> timedelta:

@@ -201,7 +201,7 @@ comment on column steps.instance_id is 'id of the instance';
 comment on column steps.created_seq is 'the instance, the key to join by';
 comment on column steps.name is 'name of the step';
 comment on column steps.count is 'which call of that name, 1-based';
-comment on column steps.key is 'key of a map item; of a step in an item''s body that item; empty for others';
+comment on column steps.key is 'key of a map item; of a step in the body of another, that body; empty for others';
 comment on column steps.type is 'do, sleep, wait, child, map (with a key: an item of it) or rollback';
 comment on column steps.status is 'running, retrying, sleeping, waiting, finished, failed, cancelled or interrupted';
 comment on column steps.attempts is 'tries so far; 0 where there are none';

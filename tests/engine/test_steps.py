@@ -728,6 +728,79 @@ def test_an_inner_step_that_finished_is_not_run_again_after_a_death(lab):  # S15
     assert ran == ["inner"]
 
 
+def test_a_step_in_a_body_takes_no_number_from_those_outside(lab):  # S6, S15, S17
+    async def run(event, step):
+        async def outer():
+            return await step.do("load", lambda: "inner"), await step.do("load", lambda: "second")
+
+        first = await step.do("outer", outer)
+        again = await step.do("load", lambda: "own")
+        await step.wait_for_event("go", "go")
+        return *first, again
+
+    instance = lab.start(run, id="one")
+    lab.idle()
+    later = lab.revive()
+    later.workflow(run)
+    later.engine.get("one").send_event("go")
+    status = later.finish(later.engine.get("one")).status()
+    assert status.output == ("inner", "second", "own")
+    assert status.unreached == ()
+    recorded = [(str(step.key), step.output) for step in later.engine.get("one").steps if step.name == "load"]
+    assert recorded == [("load[outer]", "inner"), ("load#2[outer]", "second"), ("load", "own")]
+    assert later.engine.get("one").step("load").output == "own"
+    assert later.engine.get("one").step("load", 2).output == "second"
+    assert instance.id == "one"
+
+
+def test_equal_steps_in_parallel_bodies_keep_their_values_over_a_death(lab):  # S15, S18
+    hold, ran = Gate(), []
+
+    async def run(event, step):
+        def visit(city):
+            async def body():
+                found = await step.do("fetch", lambda: ran.append(city) or city)
+                if city == "Oslo":
+                    await step.do("hold", hold)
+                return found
+
+            return body
+
+        return await asyncio.gather(*(step.do(city, visit(city)) for city in ("Rome", "Oslo")))
+
+    instance = lab.start(run, id="one")
+    hold.reached()
+    eventually(lambda: "do.finished Rome" in kinds(instance))
+    later = lab.revive()
+    hold.open()
+    later.workflow(run)
+    found = later.finish(later.engine.get("one"))
+    assert found.output == ["Rome", "Oslo"]
+    assert sorted(ran) == ["Oslo", "Rome"]
+    with pytest.raises(UsageError, match=r"several steps 'fetch' number 1: fetch\[Rome\], fetch\[Oslo\]"):
+        found.step("fetch")
+
+
+def test_a_step_two_bodies_deep_in_a_map_keeps_its_value(lab):  # S15, S17
+    ran = []
+
+    async def run(event, step):
+        async def body(x):
+            async def outer():
+                return await step.do("load", lambda: ran.append(("deep", x)) or f"deep {x}")
+
+            deep = await step.do("outer", outer)
+            own = await step.do("load", lambda: ran.append(("own", x)) or f"own {x}")
+            if not ran.count("again"):
+                ran.append("again")
+                raise ValueError("after both")
+            return deep, own
+
+        return await step.map("m", body, range(2), retries={"limit": 2, "delay": 0})
+
+    assert lab.output(run) == [("deep 0", "own 0"), ("deep 1", "own 1")]
+
+
 @pytest.mark.parametrize("what", ["sleep", "wait_for_event", "sleep_until"])
 def test_a_sleep_or_wait_in_a_body_is_refused_with_advice(lab, what):  # S15
     async def run(event, step):

@@ -160,7 +160,9 @@ class _Probe(LiveInstance):
             raise self.error
         activation = self._probing
         assert activation is not None
-        called = [StepKey(kind, name, n) for (kind, name), last in activation.counts.items() for n in range(1, last + 1)]
+        called = [
+            StepKey(kind, name, n, place) for (kind, name, place), last in activation.counts.items() for n in range(1, last + 1)
+        ]
         asked = set(called)
         stale = set(stale_steps(self.engine, self.history))
         kept, other, rest = [], [], []
