@@ -40,6 +40,10 @@ class Follower(Protocol):
         """Whether nothing happens until time moves or somebody acts."""
         ...
 
+    def in_threads(self) -> bool:
+        """Whether something runs in threads: how long that takes cannot be known."""
+        ...
+
 
 class SystemClock:
     """The machine's clock."""

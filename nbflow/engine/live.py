@@ -154,8 +154,14 @@ class LiveInstance:
             if head.finished or head.status is Status.PAUSED or self.lost:
                 return True
             if self.activation is None:
-                return head.interrupted is not None or (self.rest.hibernating and settled(self.history))
-            return self.activation.idle and head.status in _BUSY and settled(self.history, but_for_children=but_for_children)
+                return head.interrupted is not None or (self.rest.hibernating and self._rests())
+            return self.activation.idle and head.status in _BUSY and self._rests(but_for_children=but_for_children)
+
+    def _rests(self, *, but_for_children: bool = False) -> bool:
+        """Whether nothing happens before somebody acts, as far as entries and the time tell: a deadline may have passed."""
+        now = self.engine.clock.now()
+        due = any(step.due_at is not None and step.due_at <= now for step in self.history.open_steps())
+        return not due and settled(self.history, but_for_children=but_for_children)
 
     def view(self) -> InstanceView:
         """The instance at a glance."""

@@ -148,6 +148,10 @@ class EngineTime:
         self._engine.on_loop(lambda: found.__setitem__(0, self._engine.timers.next_due()))
         return found[0]
 
+    def in_threads(self) -> bool:
+        """Whether something runs in threads: how long that takes cannot be known."""
+        return self._engine.threads.working
+
     def idle(self) -> bool:
         """Whether nothing happens until time moves or somebody acts."""
         engine, busy = self._engine, [True]

@@ -1,8 +1,11 @@
 """The public test kit, used the way its users would (API.md §10)."""
 
+import asyncio
+import threading
+
 import pytest
 
-from nbflow import EventTimeoutError, NonRetryableError, Status, UsageError, WorkflowEntrypoint
+from nbflow import EventTimeoutError, NonRetryableError, Status, UsageError, WorkflowEntrypoint, testing
 from nbflow.testing import introspect
 from tests.engine.conftest import eventually
 
@@ -183,3 +186,60 @@ def test_what_cannot_be_is_a_usage_error(nbflow_engine):
         introspect(Slow)
     with pytest.raises(UsageError, match="'queued', 'running'"):
         introspect(nbflow_engine.register(Slow)).wait_for_status("done")
+
+
+class Asks(WorkflowEntrypoint):
+    async def run(self, event, step):
+        try:
+            await step.wait_for_event("ask", "approval", timeout="1 hour")
+        except EventTimeoutError:
+            return "in time"
+
+
+def test_a_wait_that_is_over_is_not_settled(nbflow_engine):
+    for _ in range(20):
+        workflow = nbflow_engine.register(Asks)
+        introspect(workflow).force_event_timeout("ask")
+        assert workflow.create().wait(10).output == "in time"
+
+
+@pytest.mark.parametrize(("kind", "real"), [("loop", "ON_LOOP"), ("thread", "IN_THREADS")])
+def test_time_that_is_moved_over_the_timeout_of_a_body_ends_its_attempt(nbflow_engine, monkeypatch, kind, real):
+    monkeypatch.setattr(testing, real, 0.1)
+    never, ended = threading.Event(), []
+
+    class Blocks(WorkflowEntrypoint):
+        async def run(self, event, step):
+            async def on_loop():
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    ended.append("cancelled")
+
+            def in_thread():
+                never.wait(60)
+
+            await step.do("stuck", on_loop if kind == "loop" else in_thread, timeout="10 minutes", retries=0)
+
+    instance = nbflow_engine.register(Blocks).create()
+    nbflow_engine.clock.advance("11 minutes")
+    never.set()
+    assert instance.status().status is Status.ERRORED
+    assert instance.status().error.type == "StepTimeoutError"
+    assert ended == (["cancelled"] if kind == "loop" else [])
+
+
+def test_time_waits_for_bodies_that_end(nbflow_engine):
+    class Works(WorkflowEntrypoint):
+        async def run(self, event, step):
+            def work():
+                threading.Event().wait(0.5)
+                return "done"
+
+            found = await step.do("work", work, timeout="1 minute", retries=0)
+            await step.sleep("a day", "1 day")
+            return found
+
+    instance = nbflow_engine.register(Works).create()
+    nbflow_engine.clock.advance("2 days")
+    assert instance.wait(10).output == "done"
