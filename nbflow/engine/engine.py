@@ -45,7 +45,8 @@ class Engine:
     """Runs instances of registered workflows on one store.
 
     Args:
-        path: the `.duckdb` file; `.nbflow/history.duckdb` in the working directory by default, ":memory:" for none.
+        path: the `.duckdb` file, ":memory:" for none; by default what `NBFLOW_STORE` names, else `.nbflow/history.duckdb`
+            in the working directory.
         env: what `self.env` gives beside the workflows.
         max_threads: plain bodies at once, over all instances.
         max_steps: `step.do` calls allowed in one activation (S14).

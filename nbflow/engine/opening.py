@@ -225,7 +225,9 @@ def _go_on_later(engine: "Engine", instance: WorkflowInstance, head: Head) -> Op
 
 
 def _from_history(history: History) -> str:
-    return f"{_ended(history)} from history"
+    items = sum(step.items.done for step in history.steps.values() if step.items is not None and not step.ended)
+    kept = f" and {items:,} item{'' if items == 1 else 's'}" if items else ""  # of maps that go on
+    return f"{_ended(history)}{kept} from history"
 
 
 def _ended(history: History) -> str:

@@ -9,8 +9,10 @@ from nbflow.values import sealing
 
 
 def open_store(path: str | os.PathLike[str] | None, notebook: str, lock_timeout: float, clock: Clock) -> Store:
-    """Open the store in that DuckDB file, the default one for None, one in memory for ":memory:"."""
+    """Open the store in that DuckDB file, one in memory for ":memory:"; None stands for NBFLOW_STORE, else the default."""
     sealing.wanted()  # a key that cannot serve is said before anything is stored
+    if path is None:
+        path = os.environ.get("NBFLOW_STORE") or None
     if path is not None and os.fspath(path) == ":memory:":
         return MemoryStore(clock)
     from nbflow.store.history_store import FileStore

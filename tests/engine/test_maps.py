@@ -11,7 +11,7 @@ from nbflow import Instances, InvalidStatusError, NonRetryableError, UsageError,
 from nbflow.core.model import Kind, Status
 from nbflow.engine.maps.commits import Commits
 from nbflow.store.counts import Work
-from tests.engine.conftest import Gate, eventually, failure_of
+from tests.engine.conftest import Gate, entrypoint, eventually, failure_of, source_of
 
 
 async def square(x):
@@ -660,7 +660,10 @@ def test_after_a_death_only_unfinished_items_run_again(lab):  # S18, S27
     counted(instance, done=5)
     lab2 = lab.revive()
     gate.open()
-    lab2.workflow(run)
+    workflow = lab2.engine.register(entrypoint(run), "W", source=source_of(run), resume=False)
+    opened = lab2.engine.open(workflow, instance.id, None)
+    assert opened.line == f"resumed {instance.id}: 0 steps and 5 items from history, 1 run again"
+    opened.start()
     again = lab2.engine.get(instance.id)
     assert lab2.finish(again).output == [0, 1, 2, "late", 4, 5]
     assert sorted(ran) == [0, 1, 2, 3, 3, 4, 5]

@@ -14,8 +14,16 @@ import time
 import pytest
 from tqdm import tqdm
 
-from nbflow import NonRetryableError, NotSerialisableError, RetryAfter, StepError, StepTimeoutError, UsageError
-from tests.executors.conftest import eventually
+from nbflow import (
+    NonRetryableError,
+    NotSerialisableError,
+    RetryAfter,
+    StepError,
+    StepTimeoutError,
+    UsageError,
+    WorkflowEntrypoint,
+)
+from tests.executors.conftest import ELSEWHERE, bench_of, eventually
 
 FACTOR = 10
 
@@ -375,16 +383,44 @@ def test_bodies_that_capture_what_stays_here_are_refused_by_name(away):
         assert why in str(error)
 
 
-def test_a_body_that_captures_step_or_self_is_refused_by_name(away):
+@pytest.mark.parametrize("kind", ["threads", *ELSEWHERE])
+def test_a_body_that_captures_step_or_the_engine_is_refused_by_name(shared, kind):
+    bench = bench_of(kind, shared)
+
     async def run(event, step):
         def uses_step():
             return step.do("inner", double, 1)
 
-        with pytest.raises(UsageError, match="captures 'step', the workflow's `step`"):
-            await step.do("it", uses_step, on=away.on)
+        def calls_it():
+            return uses_step()
+
+        for body in (uses_step, calls_it, functools.partial(lambda what: what, step)):
+            with pytest.raises(UsageError, match="the workflow's `step`, which stays in this kernel"):
+                await step.do("it", body, on=bench.on)
+        engine = bench.engine
+        with pytest.raises(UsageError, match="captures 'engine', the engine"):
+            await step.do("it", lambda: engine.list(), on=bench.on)
         return "refused"
 
-    assert away.wait(away.start(run)).output == "refused"
+    with bench.engine:
+        assert bench.wait(bench.start(run)).output == "refused"
+
+
+@pytest.mark.parametrize("kind", ["threads", *ELSEWHERE])
+def test_a_body_that_captures_self_is_refused_by_name(shared, kind):
+    bench = bench_of(kind, shared)
+
+    class Mine(WorkflowEntrypoint):
+        def body(self):
+            return self.env
+
+        async def run(self, event, step):
+            with pytest.raises(UsageError, match=r"captures 'self', the workflow itself \(`self`\)"):
+                await step.do("it", self.body, on=bench.on)
+            return "refused"
+
+    with bench.engine:
+        assert bench.wait(bench.engine.register(Mine).create()).output == "refused"
 
 
 def test_an_argument_that_cannot_be_sent_is_refused_by_its_place(away):

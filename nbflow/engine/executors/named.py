@@ -77,7 +77,19 @@ class Executors(MutableMapping[str, Any]):
             return place
 
     def check(self, name: str | None, what: str, step: object) -> None:
-        """Refuse an `on=` that names nothing."""
+        """Refuse an `on=`, or a default executor, that names nothing."""
+        if (
+            name is None
+            and (default := self._engine.default_executor) is not None
+            and default not in HERE
+            and default not in self
+        ):
+            known = listed([*HERE, *self])
+            msg = (
+                f"{what} {step!r}: Engine(default_executor={default!r}) names no executor; known are {known}; add one: "
+                f"engine.executors[{default!r}] = …"
+            )
+            raise UsageError(msg)
         if name is not None and name not in HERE and (not isinstance(name, str) or name not in self):
             known = listed([*HERE, *self])
             msg = f"{what} {step!r}: on={name!r} names no executor; known are {known}; add one: engine.executors[{name!r}] = …"

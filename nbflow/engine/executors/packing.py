@@ -59,6 +59,27 @@ def pack(fn: Callable[..., Any], args: tuple[Any, ...], step: str) -> tuple[byte
         raise _refusal_of(step, "was given", named, error) from None
 
 
+def refuse_captured(fn: Callable[..., Any], step: str) -> None:
+    """Refuse a body that stays in this process, in a thread of an executor, where it captures what it must not touch.
+
+    Raises:
+        UsageError: it captures `step`, `self`, the engine or an instance; the message names it.
+    """
+    for name, value in captures(fn):
+        if what := _stays(value) or _stays_below(value):
+            raise _refusal_of(step, "captures", {name: value}, _Stays(what))
+
+
+def _stays_below(value: object, depth: int = 3) -> str:
+    """The same for what a function captures in turn."""
+    if not depth or not isinstance(value, _FUNCTIONS):
+        return ""
+    for _, below in captures(value):
+        if what := _stays(below) or _stays_below(below, depth - 1):
+            return what
+    return ""
+
+
 _NO_ARGUMENTS = pickle.dumps(((), {}, ()), protocol=5)
 
 
@@ -133,9 +154,8 @@ def _dumped(value: Any, limit: int | None) -> bytes:
 
 
 @functools.cache
-def _pickler() -> Any:
-    import cloudpickle
-
+def _staying() -> dict[type, str]:
+    """What belongs to this kernel and goes nowhere, in words."""
     from nbflow.engine.activation import Activation
     from nbflow.engine.calls import StepCall
     from nbflow.engine.engine import Engine
@@ -146,7 +166,7 @@ def _pickler() -> Any:
     from nbflow.engine.registry import Workflow
     from nbflow.engine.step import StepFunction, WorkflowStep
 
-    words = {
+    return {
         WorkflowStep: "the workflow's `step`",
         StepFunction: "a decorated step",
         StepCall: "the call of a step that was not awaited",
@@ -158,14 +178,25 @@ def _pickler() -> Any:
         Activation: "the engine",
         LiveInstance: "the engine",
     }
-    kinds = tuple(words)
+
+
+def _stays(value: object) -> str:
+    """What of this kernel a value is, in words; empty where it is none of that."""
+    return next((word for kind, word in _staying().items() if issubclass(type(value), kind)), "")
+
+
+@functools.cache
+def _pickler() -> Any:
+    import cloudpickle
+
+    kinds = tuple(_staying())
 
     class BodyPickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
         """cloudpickle, stopped by what belongs to this kernel."""
 
         def reducer_override(self, obj: Any) -> Any:
             if isinstance(obj, kinds):
-                raise _Stays(next(word for kind, word in words.items() if isinstance(obj, kind)))
+                raise _Stays(_stays(obj))
             if type(obj) is CACHED and owns_module(obj.__module__):
                 return reduced(obj)
             if type(obj) is types.CodeType:

@@ -8,6 +8,7 @@ from typing import Any
 
 from nbflow.engine.executors.attempt import RemoteAttempt
 from nbflow.engine.executors.desk import Desk
+from nbflow.engine.executors.packing import refuse_captured
 from nbflow.engine.executors.refusals import shut_down, without_nbflow
 from nbflow.engine.executors.remote import CALL
 from nbflow.values.nodes import type_name
@@ -27,6 +28,11 @@ class ThreadsOf:
 
     def submit(self, attempt: RemoteAttempt) -> None:
         """Queue it."""
+        try:
+            refuse_captured(attempt.body.fn, str(attempt.body.key))
+        except BaseException as error:  # noqa: BLE001 - whatever the user's objects raise when they are looked at
+            attempt.refused(error)
+            return
         try:
             future = self._executor.submit(self._run, attempt)
         except RuntimeError as error:
