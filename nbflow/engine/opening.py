@@ -205,7 +205,7 @@ def _go_on(engine: "Engine", workflow: Workflow, head: Head) -> Opened:
         what = f"goes on at {', '.join(failed[:3])}" if failed else "goes on"
         if "keep_below" in start:
             what = f"rolled back: {_counted(before - _steps(live.history))} run again"
-        return Opened(instance, "retried", f"resumed {instance.id}: {_from_history(live.history)}, {what}", live)
+        return Opened(instance, "retried", f"resumed {instance.id}: {_ended(live.history)} from history, {what}", live)
     return Opened(instance, "resumed", f"resumed {instance.id}: {_from_history(live.history)}{_again(live.history)}", live)
 
 
