@@ -25,7 +25,12 @@ def create(loader: Loader, clock: Clock, drafts: Sequence[Draft], owner: Owner |
     def load(session: Session) -> bool:
         there.clear()
         there.update(_there(session, drafts))
-        return not there or session.load_all()
+        if not there:
+            return True
+        complete = session.load_all()  # where one was deleted, its engine's journal says so first
+        there.clear()
+        there.update(_there(session, drafts))
+        return complete
 
     return loader.after(load, lambda session: _created(session, there, drafts, owner, clock))
 

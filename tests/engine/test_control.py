@@ -6,7 +6,15 @@ from datetime import timedelta
 
 import pytest
 
-from nbflow import AlreadyExistsError, InvalidStatusError, NotFoundError, UsageError, WaitTimeoutError
+from nbflow import (
+    AlreadyExistsError,
+    Engine,
+    InvalidStatusError,
+    NotFoundError,
+    UsageError,
+    WaitTimeoutError,
+    WorkflowEntrypoint,
+)
 from nbflow.core.model import Status, StepState
 from tests.engine.conftest import Gate, eventually, kinds
 from tests.engine.test_sleeps_and_events import waits
@@ -929,3 +937,31 @@ def test_restarts_and_terminations_from_many_threads_leave_a_truthful_history(la
     instance.send_event("go")
     eventually(instance.is_finished)
     assert instance.status().status is Status.COMPLETE
+
+
+@pytest.mark.parametrize("state", ["finished", "sleeping", "running"])
+@pytest.mark.parametrize("how", ["create", "create_batch"])
+def test_the_id_of_a_deleted_instance_is_free_at_once(tmp_path, state, how):  # S3, S45
+    hold = threading.Event()
+
+    class Naps(WorkflowEntrypoint):
+        async def run(self, event, step):
+            if state == "running" and event.payload["first"]:
+                await step.do("hold", lambda: hold.wait(60))
+            if state == "sleeping" and event.payload["first"]:
+                await step.sleep("nap", "1 hour")
+            return event.payload["first"]
+
+    with Engine(tmp_path / "h.duckdb") as engine:
+        workflow = engine.register(Naps)
+        first = workflow.create("one", {"first": True})
+        wanted = {"finished": Status.COMPLETE, "sleeping": Status.WAITING, "running": Status.RUNNING}[state]
+        eventually(lambda: first.status().status is wanted)
+        first.delete()
+        if how == "create":
+            second = workflow.create("one", {"first": False})
+        else:
+            [second] = workflow.create_batch([{"id": "one", "params": {"first": False}}])
+        hold.set()
+        assert second.wait(20, "finished").output is False
+        assert [each.created_seq for each in engine.list()] == [second.created_seq]

@@ -65,6 +65,16 @@ def test_the_head_of_a_found_instance_knows_what_its_engine_recorded_last(opened
     assert (head.status, head.output) == (Status.COMPLETE, b"j7")
 
 
+def test_an_id_is_free_as_soon_as_its_engine_has_recorded_the_deletion(opened):
+    a, b = opened(), opened()
+    created = start_instance(a)
+    a.append(entry(Kind.DELETED, created, token=2, by="me"))
+    a.flush()
+    [again] = b.create([draft("a")], owner(b))
+    assert [e.kind for e in again] == [Kind.CREATED, Kind.CLAIMED]
+    assert [head.created_seq for head in a.find("a")] == [again[0].created_seq]
+
+
 def test_ten_thousand_instances_are_created_at_once(opened):
     store = opened()
     made = store.create([draft(f"i{n}") for n in range(10_000)], None)
