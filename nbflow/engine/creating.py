@@ -54,6 +54,9 @@ def create_batch(engine: "Engine", workflow: "Workflow", wanted: Sequence[Mappin
         msg = f'existing={existing!r} is neither "found" nor "skip"'
         raise UsageError(msg)
     for number, one in enumerate(wanted):
+        if not isinstance(one, Mapping):
+            msg = f"instance {number} of the batch is {names.quoted(one)}; give a mapping with id and params, both optional"
+            raise UsageError(msg)
         if unknown := set(one) - {"id", "params"}:
             msg = f"instance {number} of the batch has {sorted(unknown)!r}; only id and params are known"
             raise UsageError(msg)

@@ -45,6 +45,9 @@ def find_step(history: History, wanted: Any, instance_id: str) -> StepRecord:
     raise NotFoundError(msg)
 
 
+_KEYS = {"name", "count", "type", "key"}
+
+
 def parsed(wanted: Any) -> tuple[str, int, str | None, str | None]:
     """Name, count, type and key of what a `from_step` names; None for what it leaves open."""
     match wanted:
@@ -52,11 +55,11 @@ def parsed(wanted: Any) -> tuple[str, int, str | None, str | None]:
             return k.name, k.count, k.type, k.key
         case str():
             return wanted, 1, None, None
-        case (str(), int()):
+        case (str(), int()) if type(wanted[1]) is not bool:
             return wanted[0], wanted[1], None, None
         case (str(), str()):
             return wanted[0], 1, None, wanted[1]
-        case {"name": str()}:
+        case {"name": str()} if not set(wanted) - _KEYS and type(wanted.get("count", 1)) is int:
             return wanted["name"], wanted.get("count", 1), wanted.get("type"), wanted.get("key")
     known = '"name", ("name", count), ("name", "key") of a map item, {"name", "count", "type"}, a step'
     msg = f"from_step={wanted!r} is none of {known}"

@@ -72,7 +72,7 @@ class WorkflowStep:
         """
         if callable(name) and fn is _MISSING:
             return self.do()(name)
-        if config is not None and "sensitive" in config:  # Cloudflare's place for it
+        if isinstance(config, dict) and "sensitive" in config:  # Cloudflare's place for it
             sensitive, config = config["sensitive"], {key: value for key, value in config.items() if key != "sensitive"}
         if sensitive not in (None, "output"):
             msg = f'sensitive={sensitive!r} of step {name!r}: only "output" is known'

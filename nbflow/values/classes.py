@@ -348,7 +348,9 @@ def _fields(cls: Any) -> dict[str, Field[Any]]:
 def _dataclass(writer: Writer, value: Any) -> Node:
     cls = type(value)
     reference = must_be_found(cls, _is_dataclass)
-    state, fields = instance_state(value), _fields(cls)
+    fields = _fields(cls)
+    # What `field(init=False, default=…)` gives is on the class until somebody sets it.
+    state = {name: field.default for name, field in fields.items() if field.default is not MISSING} | instance_state(value)
     if extra := [name for name in state if name not in fields]:
         raise Refused(
             type_name(cls), f"it has attributes besides its fields: {', '.join(map(repr, extra))}", "make them fields"

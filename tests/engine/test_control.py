@@ -965,3 +965,37 @@ def test_the_id_of_a_deleted_instance_is_free_at_once(tmp_path, state, how):  # 
         hold.set()
         assert second.wait(20, "finished").output is False
         assert [each.created_seq for each in engine.list()] == [second.created_seq]
+
+
+@pytest.mark.parametrize(
+    "wanted", [{"name": "s", "cnt": 3}, {"name": "s", "count": "3"}, {"name": "s", "count": True}, ("s", True), ("s", 1, 2), 5]
+)
+def test_a_restart_from_what_names_no_step_is_refused_before_anything_is_dropped(lab, wanted):  # S44
+    async def run(event, step):
+        await step.do("s", lambda: 1)
+
+    instance = lab.run(run)
+    before = kinds(instance)
+    with pytest.raises(UsageError, match="from_step="):
+        instance.restart(from_step=wanted)
+    assert kinds(instance) == before
+
+
+@pytest.mark.parametrize("config", [5, "retries", ["retries"]])
+def test_a_config_that_is_none_is_refused_at_the_call(lab, config):
+    async def run(event, step):
+        await step.do("s", lambda: 1, config=config)
+
+    error = lab.failure(run)
+    assert isinstance(error, UsageError)
+    assert "write a dict" in str(error)
+
+
+def test_a_batch_of_what_is_no_mapping_is_refused_before_anything_is_created(lab):  # S3
+    async def run(event, step):
+        return 1
+
+    workflow = lab.workflow(run)
+    with pytest.raises(UsageError, match="instance 1 of the batch is 3"):
+        workflow.create_batch([{"id": "a"}, 3])
+    assert lab.engine.list() == []

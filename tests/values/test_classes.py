@@ -82,6 +82,15 @@ def test_a_gone_enum_member_and_named_tuple_field(main):
     assert decode(point, None) == names["P"](2, 3)
 
 
+@pytest.mark.parametrize("options", ["", "(slots=True)", "(frozen=True)"])
+def test_a_default_that_only_the_class_holds_is_part_of_the_value(main, options):
+    names = main(f"@dataclass{options}\nclass Job:\n    n: int\n    state: str = field(init=False, default='new')")
+    stored = encode(names["Job"](5), None).data
+    main(f"@dataclass{options}\nclass Job:\n    n: int\n    state: str = field(init=False, default='other')")
+    assert decode(stored, None).state == "new"
+    assert decode(stored, None).n == 5
+
+
 @pytest.mark.parametrize("cls", [shapes.Doc, shapes.Careful], ids=["dataclass", "struct"])
 def test_no_constructor_and_no_post_init_runs(cls):
     value = cls(title="x") if cls is shapes.Doc else cls(a="x")
