@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 
 from nbflow.core.history import StepRecord
+from nbflow.core.model import StepType
 from nbflow.errors import NotSerialisableError, UndecodableError
 from nbflow.values import codec, failures, sealing, staging
 from nbflow.values.artifacts import ArtifactFolder, ArtifactRef
@@ -110,7 +111,9 @@ def failure_of(step: StepRecord, files: ArtifactFolder, original: BaseException 
             record = msgspec.json.decode(data[1:], type=dict[str, Any])
         except (msgspec.DecodeError, RecursionError) as damage:
             return False, UndecodableError(f"the error of {str(step.key)!r} cannot be read: {damage}", needs="its record")
-    error = failures.decode_error(record, step=str(step.key), attempts=step.attempt)
+    # What a child failed with names the instance: the step here did not try anything.
+    name = "" if step.key.type is StepType.CHILD else str(step.key)
+    error = failures.decode_error(record, step=name, attempts=step.attempt)
     if original is not None and error is not original:
         error.__cause__ = original
     return True, error

@@ -255,7 +255,7 @@ def decode_error(record: Record, *, step: str, attempts: int) -> BaseException:
     Args:
         record: what `record_error` made.
         step: the step's name, for the note; no note without it.
-        attempts: how often it was tried.
+        attempts: how often it was tried; 0 for what is not, such as a wait.
     """
     try:
         error = _copy({"type": "", "module": "", "qualname": "", "message": "", **record})
@@ -269,9 +269,9 @@ def decode_error(record: Record, *, step: str, attempts: int) -> BaseException:
         error = _step_error({"type": "", "message": "", **record})
     if not step:
         return error
-    tries = "1 attempt" if attempts == 1 else f"{attempts} attempts"
+    tries = "" if not attempts else " after 1 attempt" if attempts == 1 else f" after {attempts} attempts"
     original = f"; the error was a '{error.type}'" if type(error) is StepError else ""
-    _set_notes(error, [*record.get("notes", ()), f"step {step!r} failed after {tries}{original}"])
+    _set_notes(error, [*record.get("notes", ()), f"step {step!r} failed{tries}{original}"])
     return error
 
 
