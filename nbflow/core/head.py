@@ -47,7 +47,12 @@ def error_info(body: dict[str, Any] | None) -> ErrorInfo | None:
 
 @dataclass(slots=True)
 class Head:
-    """What is known of an instance without its steps and events."""
+    """What is known of an instance without its steps and events.
+
+    Attributes:
+        generation: how often it was restarted.
+        redone: how often steps that counted were dropped to run again: restarts, and retries after a rollback or of maps.
+    """
 
     created_seq: int = 0
     workflow: str = ""
@@ -76,6 +81,7 @@ class Head:
     progressed: bool = False
     paused_at: datetime | None = None
     generation: int = 0
+    redone: int = 0
     terminating: bool = False
 
     @property
@@ -165,7 +171,9 @@ class Head:
         self.error = entry.body.get("error")
         self.terminating = bool(entry.body.get("terminate"))
 
-    def _retried(self, _entry: Entry) -> None:
+    def _retried(self, entry: Entry) -> None:
+        if entry.kind is Kind.RESTARTED or entry.body.get("keep_below") is not None:
+            self.redone += 1
         self.error, self.ended_at, self.rollback, self.deaths = None, None, None, 0
         self.output, self.output_body, self.terminating = None, {}, False
 

@@ -6,6 +6,7 @@ is always this fold, for the engine that runs an instance as for everybody else.
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
+from typing import Any
 
 from nbflow.core.head import Head, error_info, fold_head, later, moment
 from nbflow.core.items import HANDED, Items, stream_key
@@ -41,6 +42,8 @@ class History:
         delivered: keys of steps that ended with a value or a failure, in the order of their end entries, and for each value
             that the stream of a map handed on its `stream_key` (S20).
         events: everything sent to it.
+        left: the last entry's body of child steps that failed and were dropped by a retry: their next call takes up the
+            child that it names (S60).
         replayed: steps that had ended before the present activation began: its "from history".
         version: rises with each entry that counts.
     """
@@ -50,6 +53,7 @@ class History:
         self.steps: dict[StepKey, StepRecord] = {}
         self.delivered: list[StepKey] = []
         self.events: dict[str, EventRecord] = {}
+        self.left: dict[StepKey, dict[str, Any]] = {}
         self.replayed: frozenset[StepKey] = frozenset()
         self.last_order = 0
         self.version = 0
@@ -200,6 +204,7 @@ class History:
         )
 
     def _keep_below(self, order: int) -> None:
+        self.left = {}
         self.drop([key for key, step in self.steps.items() if step.order >= order])
         self.last_order = max((step.order for step in self.steps.values()), default=0)
 
@@ -226,7 +231,9 @@ class History:
             self._give_back()
         for name in entry.body.get("maps", ()):
             reopen(self, named_map(name))
-        self.drop([key for key, step in self.steps.items() if _falls(step)])
+        fallen = [key for key, step in self.steps.items() if _falls(step)]
+        self.left |= {key: self.steps[key].body for key in fallen if key.type is StepType.CHILD}
+        self.drop(fallen)
 
     def _give_back(self) -> None:
         """After a restart from a step: events that no kept wait has taken stay, free to be taken (S44)."""

@@ -6,7 +6,9 @@ An *entry* is one row of the history, and nothing is ever changed or removed: wh
 its entries (`core/history.py`). Kinds of step entries are `<type>.<what happened>`, so the type of a step is the part
 before the dot. What each kind carries in `body` (JSON) and `value` (an encoded value, see `values/codec.py`):
 
-    created        workflow, id, notebook, code_hash, [parent], [schedule], preview, [json]   value = params
+    created        workflow, id, notebook, code_hash, [schedule], preview, [json]             value = params
+                   [parent], [parent_seq]: id and join key of the instance that made it, [parent_step]: type, name, count and
+                   [key] of the step that did, and how often steps of its instance had been dropped to run again by then
     claimed        engine, pid, host, folder, notebook, by: who runs it from now on; the entry's token is new
     released       why: its engine closed in order; nobody runs it
     activated      code_hash, reach: of the class with all that it reaches, number: `run` is about to be called
@@ -38,7 +40,8 @@ before the dot. What each kind carries in `body` (JSON) and `value` (an encoded 
     do.cancelled   order, attempt, started_at                                             (S21)
     rollback.…     as do.…: the handler that undoes the step of that name and count (S47)
     sleep.started  order, due_at                  sleep.finished   order, started_at      sleep.cancelled
-    child.started  order, workflow, id: the instance it waits for; ends as do.… ends
+    child.started  order, workflow, id: the instance it waits for, which child.failed and child.cancelled repeat; ends as
+                   do.… ends
     map.started    order, config, [rollback], [total], [rate]: starts and seconds; key None is the map, a key an item of it
     map.finished   order, started_at, total, failed: all items have ended, [stale]: the first whose content was not what is
                    recorded of them (S57)                                          value = keys in order, where given by key=

@@ -227,6 +227,8 @@ class Activation(Scope):
         body: dict[str, Any] = {"order": call.order}
         if record is not None and record.attempt:
             body |= {"attempt": record.attempt, "started_at": record.attempts[-1].started_at.isoformat()}
+        if record is not None and kind is Kind.CHILD_CANCELLED:  # whoever wants it after all waits for the same child
+            body |= {name: record.body[name] for name in ("workflow", "id") if name in record.body}
         self.record(kind, call.key, body, acked=self.acked)
         self.unacked += 1
 

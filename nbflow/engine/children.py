@@ -1,55 +1,82 @@
 """`step.child`: create an instance of another workflow, wait durably for its end, give its output (S60)."""
 
 import contextvars
-import re
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from nbflow.core import names
-from nbflow.core.history import StepRecord
-from nbflow.core.model import Kind, StepState, StepType
+from nbflow.core.children import ChildCall
+from nbflow.core.history import Head, StepRecord
+from nbflow.core.model import Kind, Status, StepState, StepType
 from nbflow.engine import creating
 from nbflow.engine.calls import Call, StepCall
+from nbflow.engine.instance import WorkflowInstance
 from nbflow.engine.outputs import body_of
 from nbflow.engine.threads import Outcome
-from nbflow.errors import InstanceFailedError, UndecodableError
+from nbflow.errors import InstanceFailedError, NotFoundError, UndecodableError
 from nbflow.values import codec, failures
 
 if TYPE_CHECKING:
     from nbflow.engine.activation import Activation
-    from nbflow.engine.instance import WorkflowInstance
-
-LONGEST_ID = 100
 
 
 class Child:
-    """One `step.child` call of one activation."""
+    """One `step.child` call of one activation.
 
-    def __init__(self, activation: "Activation", call: Call, workflow: Any, params: Any, child_id: str | None) -> None:
+    Attributes:
+        given: the id that the call asks for, None for one of its own.
+        child_id: the id of the child; "" before it is known.
+    """
+
+    def __init__(self, activation: "Activation", call: Call, workflow: str, params: Any, given: str | None) -> None:
         self.activation, self.call, self.engine = activation, call, activation.engine
-        self.workflow = workflow if isinstance(workflow, str) else getattr(workflow, "__name__", str(workflow))
-        self.params = params
-        self.child_id = child_id if child_id is not None else self._default_id()
-        names.instance_id(self.child_id)
+        self.workflow, self.params, self.given = workflow, params, given
+        self.child_id = ""
         self._started_at = ""
         self._gone = False
         call.cancel = self._cancel
 
-    def _default_id(self) -> str:
-        """`parent.name-n`, in the characters that an id may have (S2, S60)."""
-        key = self.call.key
-        tail = f".{re.sub(r'[^A-Za-z0-9_.-]+', '-', key.name)}-{key.count}"
-        return self.activation.live.history.head.instance_id[: LONGEST_ID - len(tail)] + tail
-
     def begin(self) -> None:
-        """Create the child; one of that id that this instance made before is taken as it is."""
+        """Create the child, or take up that of this very call."""
+        live, key = self.activation.live, self.call.key
+        with live.lock:  # a restart from another thread makes what is known that of the next call
+            if live.activation is not self.activation:
+                return
+            made, record = ChildCall.of(live.history.head, key, self.given), live.history.steps.get(key)
+            left = live.history.left.get(key)
+        # What is recorded is of a call that was cancelled, and is not cancelled again (S21).
+        known, again = (left or {}, left is not None) if record is None else (record.body, False)
         self.activation.in_flight += 1
-        self.engine.threads.submit(contextvars.copy_context(), self._create, self._created)
+        create = partial(self._create, made, known, again=again)
+        self.engine.threads.submit(contextvars.copy_context(), create, self._created)
 
-    def _create(self) -> "WorkflowInstance":
-        workflow = self.engine.workflow(self.workflow)
-        return creating.create(self.engine, workflow, self.child_id, self.params, parent=self.activation.live)
+    def _create(self, made: ChildCall, known: dict[str, Any], *, again: bool) -> WorkflowInstance | None:
+        """In a thread; *known* names the child that this call had, *again* where it failed and its parent is retried."""
+        if self._gone:
+            return None
+        workflow, ids = self.engine.workflow(self.workflow), made.ids()
+        found = self._of_before(made, known)
+        if found is not None:
+            child = WorkflowInstance(self.engine, found)
+            params = creating.encoded_params(self.params, child.files).data if again else found.params
+            if params == found.params:
+                if again and child.view().status is Status.ERRORED:  # the parent goes on at its failed step, so it does (S41)
+                    child.resume(by=f"step {str(made.key)!r} of {self.activation.live.name}")
+                return child
+            ids = iter([made.id_for(params)])
+        return creating.create_child(self.engine, workflow, made, self.params, ids)
+
+    def _of_before(self, made: ChildCall, known: dict[str, Any]) -> Head | None:
+        """The child that is recorded, unless it was deleted or another one is asked for now."""
+        if known.get("workflow") != self.workflow or not made.may_name(known.get("id", "")):
+            return None
+        return self._head(known["id"])
+
+    def _head(self, child_id: str) -> Head | None:
+        """The child of that id; None where it was deleted, also where somebody else has used its id since."""
+        found = self.engine.store.find(child_id, self.workflow)
+        return next((head for head in found if head.body.get("parent_seq") == self.activation.live.created_seq), None)
 
     def _created(self, outcome: Outcome) -> None:
         self.activation.in_flight -= 1
@@ -60,9 +87,15 @@ class Child:
             self.call.original = child
             self._end(Kind.CHILD_FAILED, {"error": failures.record_error(child)})
             return
+        self.child_id = child.id
         body = {"order": self.call.order, "workflow": self.workflow, "id": self.child_id}
         self.activation.unacked += 1
         self.activation.record(Kind.CHILD_STARTED, self.call.key, body, acked=self.activation.acked)
+        self.watch()
+
+    def go_on(self, known: StepRecord) -> None:
+        """Wait for the end of the child that is recorded."""
+        self.child_id, self.workflow = known.body.get("id", ""), known.body.get("workflow", self.workflow)
         self.watch()
 
     def watch(self) -> None:
@@ -71,8 +104,12 @@ class Child:
         self._started_at = record.started_at.isoformat() if record is not None else ""
         self.engine.threads.submit(contextvars.Context(), self._find, self._found)
 
-    def _find(self) -> "WorkflowInstance":
-        return self.engine.get(self.child_id, self.workflow)
+    def _find(self) -> WorkflowInstance:
+        head = self._head(self.child_id)
+        if head is None:
+            msg = f"child {self.child_id!r} of workflow {self.workflow!r} was deleted; resume its parent to have it made anew"
+            raise NotFoundError(msg)
+        return WorkflowInstance(self.engine, head)
 
     def _found(self, outcome: Outcome) -> None:
         if self._gone:
@@ -83,13 +120,13 @@ class Child:
         else:  # it was deleted meanwhile
             self._end(Kind.CHILD_FAILED, {"error": failures.record_error(child)})
 
-    def _ended(self, child: "WorkflowInstance") -> None:
+    def _ended(self, child: WorkflowInstance) -> None:
         if self._gone or self.activation.over:
             return
         self.activation.in_flight += 1
         self.engine.threads.submit(contextvars.Context(), partial(self._output, child), self._read)
 
-    def _output(self, child: "WorkflowInstance") -> codec.Encoded:
+    def _output(self, child: WorkflowInstance) -> codec.Encoded:
         # Encoded anew: artefacts are not shared between instances.
         return codec.encode(child.output, self.activation.live.files)
 
@@ -103,8 +140,11 @@ class Child:
         elif type(made) is UndecodableError:
             self.activation.live.interrupt(self.activation, self.call.key, made)
         else:
-            error = made if isinstance(made, InstanceFailedError) else InstanceFailedError(f"child {self.child_id!r}: {made}")
-            self.call.original = made
+            error = made
+            if not isinstance(made, InstanceFailedError):
+                error = InstanceFailedError(f"child {self.child_id!r}: {made}")
+                error.__cause__ = made
+            # Nothing of it is of this process only: its cause is the step's error, the first time as on replay (API.md §9).
             self._end(Kind.CHILD_FAILED, {"error": failures.record_error(error)})
 
     def _end(self, kind: Kind, body: dict[str, Any], value: bytes | None = None) -> None:
@@ -112,6 +152,8 @@ class Child:
             return  # read again after the pause
         self._gone = True
         about = {"order": self.call.order, "started_at": self._started_at or self.engine.clock.now().isoformat()}
+        if self.child_id and kind is Kind.CHILD_FAILED:
+            about |= {"workflow": self.workflow, "id": self.child_id}
         self.activation.ended(kind, self.call, about | body, value)
 
     def _cancel(self) -> None:
@@ -120,6 +162,9 @@ class Child:
 
 def call_child(activation: "Activation", name: str, workflow: Any, params: Any, child_id: str | None) -> StepCall:
     """Make the call; see `WorkflowStep.child`."""
+    if child_id is not None:  # before the call is opened: one that is refused is none that the instance waits for
+        child_id = names.instance_id(child_id)
+    workflow = workflow if isinstance(workflow, str) else getattr(workflow, "__name__", str(workflow))
     call, known = activation.open_call(StepType.CHILD, name)
     if call.key in activation.calls:
         child = Child(activation, call, workflow, params, child_id)
@@ -137,8 +182,7 @@ def _decide(activation: "Activation", call: Call, known: StepRecord | None, chil
     elif known.state is StepState.CANCELLED:
         activation.hold_back(call, child.begin)
     else:
-        child.child_id, child.workflow = known.body.get("id", child.child_id), known.body.get("workflow", child.workflow)
-        child.watch()
+        child.go_on(known)
 
 
 class Ends:

@@ -1,13 +1,14 @@
 """Create instances: all valid before any is made, durable before any runs (S1 to S4)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from nbflow import ids
 from nbflow.core import names
+from nbflow.core.children import ChildCall, made_by
 from nbflow.core.history import Head
-from nbflow.core.model import Draft
+from nbflow.core.model import Draft, Kind
 from nbflow.engine.bodies import BODY
 from nbflow.engine.instance import WorkflowInstance
 from nbflow.engine.instances import Instances
@@ -15,37 +16,66 @@ from nbflow.engine.live import LiveInstance
 from nbflow.engine.outputs import body_of
 from nbflow.errors import AlreadyExistsError, UsageError
 from nbflow.values import codec
+from nbflow.values.artifacts import ArtifactFolder
 
 if TYPE_CHECKING:
     from nbflow.engine.engine import Engine
     from nbflow.engine.registry import Workflow
 
 
-def create(
-    engine: "Engine",
-    workflow: "Workflow",
-    instance_id: str | None,
-    params: Any,
-    *,
-    parent: LiveInstance | None = None,
-) -> WorkflowInstance:
+def create(engine: "Engine", workflow: "Workflow", instance_id: str | None, params: Any) -> WorkflowInstance:
     """Create and start one; see `Workflow.create`.
 
     Made in a step, it is linked to the instance of that step, and one of that id that it made before is given (S60).
     """
     body = BODY.get()
-    if parent is None and body is not None:
-        parent = body.live
-    about = {} if parent is None else {"parent": parent.history.head.instance_id, "parent_seq": parent.created_seq}
+    about = {} if body is None else made_by(body.live.history.head, body.key)
     made = make(engine, workflow, [(instance_id, params)], about)[0]
     if isinstance(made, Head):
-        if parent is not None and made.body.get("parent_seq") == parent.created_seq:
+        if body is not None and made.body.get("parent_seq") == body.live.created_seq:
             return WorkflowInstance(engine, made)
-        known = f"instance {made.instance_id!r} of workflow {workflow.name!r}"
-        msg = f"{known} exists already ({made.status}); get() it, or give another id"
-        raise AlreadyExistsError(msg)
-    engine.start(made)
-    return WorkflowInstance(engine, made.history.head)
+        raise _exists(made)
+    return _started(engine, made)
+
+
+def create_child(engine: "Engine", workflow: "Workflow", call: ChildCall, params: Any, ids: Iterable[str]) -> WorkflowInstance:
+    """Create and start the child of a call of `step.child`, or find the one that this call made before its kernel died.
+
+    One that another call made, or this one before a restart, is left alone: its output came of other params (S44, S60).
+
+    Args:
+        ids: for the child, first choice first.
+    """
+    for child_id in ids:
+        made = make(engine, workflow, [(child_id, params)], call.about)[0]
+        if not isinstance(made, Head):
+            return _started(engine, made)
+        if _made(engine, call, made) or call.may_take(made):
+            return WorkflowInstance(engine, made)
+        taken = made
+        if not call.may_differ(made):
+            break
+    raise _exists(taken)
+
+
+def _made(engine: "Engine", call: ChildCall, found: Head) -> bool:
+    """Whether this very call made it; where that is not recorded, whether no other was recorded as waiting for it."""
+    made = call.made(found)
+    if made is not None:
+        return made
+    entries = engine.store.read(call.about["parent_seq"])
+    waits = [entry for entry in entries if entry.kind is Kind.CHILD_STARTED and entry.body.get("id") == found.instance_id]
+    return {entry.step_key for entry in waits if entry.body.get("workflow") == found.workflow} <= {call.key}
+
+
+def _started(engine: "Engine", live: LiveInstance) -> WorkflowInstance:
+    engine.start(live)
+    return WorkflowInstance(engine, live.history.head)
+
+
+def _exists(made: Head) -> AlreadyExistsError:
+    known = f"instance {made.instance_id!r} of workflow {made.workflow!r}"
+    return AlreadyExistsError(f"{known} exists already ({made.status}); get() it, or give another id")
 
 
 def create_batch(engine: "Engine", workflow: "Workflow", wanted: Sequence[Mapping[str, Any]], existing: str) -> Instances:
@@ -99,10 +129,15 @@ def make(
     return made
 
 
+def encoded_params(params: Any, files: ArtifactFolder) -> codec.Encoded:
+    """Params as they are stored; none are an empty dict."""
+    return codec.encode({} if params is None else params, files)
+
+
 def _draft(engine: "Engine", workflow: "Workflow", instance_id: str | None, params: Any, about: Mapping[str, Any]) -> Draft:
     instance_id = ids.new_instance_id(workflow.name) if instance_id is None else names.instance_id(instance_id)
     head = Head(workflow=workflow.name, instance_id=instance_id)
-    encoded = codec.encode({} if params is None else params, engine.artifact_folder(head))
+    encoded = encoded_params(params, engine.artifact_folder(head))
     body = {
         "workflow": workflow.name,
         "id": instance_id,

@@ -104,7 +104,7 @@ class WorkflowInstance:
 
     def _failure(self, status: Status, record: dict[str, Any]) -> InstanceFailedError:
         if status is Status.TERMINATED:
-            return InstanceFailedError(f"instance {self.id!r} was terminated")
+            return InstanceFailedError(f"instance {self.id!r} was terminated; restart it to have it run again")
         where = "".join(f" ({note})" for note in record.get("notes", ())[-1:])
         msg = f"instance {self.id!r} errored: {record.get('type')}: {record.get('message')}{where}; correct it and resume it"
         error = InstanceFailedError(msg)
@@ -267,7 +267,7 @@ class WorkflowInstance:
         control.pause(self._engine, self, by)
 
     def resume(self, by: str | None = None) -> None:
-        """Go on: from a pause with deadlines moved, after an error at the failed step (S41)."""
+        """Go on: from a pause with deadlines moved, after an error at the failed step, of a child that failed as well (S41)."""
         control.resume(self._engine, self, by)
 
     def terminate(self, rollback: bool = False, by: str | None = None) -> None:
@@ -287,7 +287,7 @@ class WorkflowInstance:
         control.retry_now(self._engine, self, step)
 
     def restart(self, from_step: Any = None, by: str | None = None) -> None:
-        """Run all steps again, or the named one and what started after it.
+        """Run all steps again, or the named one and what started after it; children are made anew, the old ones left alone.
 
         Without *from_step* the events sent so far are dropped. With it they stay, and one that a dropped wait had taken is
         there to be taken again: the wait gets the same answer. Nobody is asked twice.

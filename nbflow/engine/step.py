@@ -192,14 +192,21 @@ class WorkflowStep:
     def child(self, name: str, workflow: Any, params: Any = None, id: str | None = None) -> Any:  # noqa: A002 - the contract's
         """Create an instance of another workflow, wait durably for its end and give its output (S60).
 
+        A replay waits for the same child. A restart that drops the call makes a new one, its id ending in `-r2`, `-r3` and so
+        on: the old one was made from other params (S44). Where the child errored and the parent is resumed, the same child is
+        resumed, too, unless it was already; from other params a new one is made.
+
         Args:
             name: what the step is known by.
             workflow: the workflow's name, or its class.
             params: its params.
-            id: its id; `parent.name-n` by default.
+            id: its id; by default `parent.name-n`, with a hash where the name has other characters than `A-Z a-z 0-9 _ -`,
+                or is too long, or that id is taken.
 
         Raises:
-            InstanceFailedError: it errored or was terminated.
+            UsageError: a wrong name or id; raised at the call.
+            InstanceFailedError: it errored, with the step's error as cause, or was terminated.
+            AlreadyExistsError: an instance of the id that was given exists, and this call did not make it.
         """
         self._refuse_in_body("child", name)
         return call_child(self._activation, name, workflow, params, id)
