@@ -126,7 +126,7 @@ class WorkflowStep:
         names.event_type(event_type)
         span = duration(timeout, what=f"timeout of wait {name!r}", at_most=YEAR)
         described = None if schema is None else schemas.describe(schema, f"schema of wait {name!r}")
-        asked = Asked(event_type, span, prompt, described, schema)
+        asked = Asked(event_type, span, None if prompt is None else str(prompt)[:2000], described, schema)
         activation = self._activation
         self._refuse_in_body("wait_for_event", name)
         call, known = activation.open_call(StepType.WAIT, name)
@@ -295,7 +295,7 @@ class WorkflowStep:
         due = now + asked.span
         body: dict[str, Any] = {"order": call.order, "event_type": asked.event_type, "due_at": due.isoformat()}
         if asked.prompt is not None:
-            body["prompt"] = str(asked.prompt)[:2000]
+            body["prompt"] = asked.prompt
         if asked.described is not None:
             body["schema"] = asked.described
         activation.unacked += 1
