@@ -2,36 +2,43 @@
 
 import importlib.util
 import json
+import math
 import os
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
 from nbflow.core import durations
-from nbflow.core.model import Status
+from nbflow.core.model import Status, StepState
 from nbflow.core.names import UNSAFE_IN_LINES, quoted
-from nbflow.engine.commands import Answer, Call, Command, Front, commands
+from nbflow.engine import current
+from nbflow.engine.commands import Answer, Call, Command, Front, commands, instance_facts
+from nbflow.engine.recovery import register_all
 from nbflow.errors import NbflowError, StoreError, UndecodableError, UsageError, WaitTimeoutError
+from nbflow.store.wording import going_on_text, items_of_all_text, items_text, standing_text
 
 if TYPE_CHECKING:
     from nbflow.engine.engine import Engine
     from nbflow.engine.instance import WorkflowInstance
-    from nbflow.store.views import InstanceView
+    from nbflow.store.views import InstanceView, StepView
 
 ERRORED, USAGE, SETTLED, TERMINATED = 1, 2, 3, 4
 
 
 @dataclass(frozen=True)
 class Shell:
-    """What stands before the command: which store, and whether answers are JSON."""
+    """What stands before the command: which store, and whether answers are JSON, and where that goes."""
 
     store: str | None
     as_json: bool
+    out: IO[str] | None = None
 
     def engine(self, notebook: str = "") -> "Engine":
         """An engine of this process on the store; only `run` makes one where there is none."""
@@ -48,36 +55,52 @@ class Shell:
         if answer.instance is not None:
             self._show(answer.instance)
         elif self.as_json:
-            rows = [dict(zip(answer.columns, map(_plain, row))) for row in answer.rows]
-            click.echo(json.dumps(rows if answer.columns else {"line": answer.line}))
+            rows = [dict(zip(answer.columns, row)) for row in answer.rows] if answer.facts is None else answer.facts
+            self._tell(rows if answer.columns else {"line": answer.line})
         else:
             if answer.line:
                 _say(answer.line)
             if answer.rows:
                 _say(_table(answer.columns, answer.rows))
 
+    def _tell(self, value: object) -> None:
+        """Write JSON."""
+        click.echo(json.dumps(_finite(value), default=_plain, allow_nan=False), file=self.out)
+
     def _show(self, instance: "WorkflowInstance") -> None:
         view = instance.view()
         columns = ("step", "status", "attempts", "started", "ended", "error")
+        steps = instance.steps
         rows = [
             (str(step.key), step.status.value, len(step.attempts) or "", step.started_at, step.ended_at, str(step.error or ""))
-            for step in instance.steps
+            for step in steps
         ]
         if self.as_json:
-            steps = [dict(zip(columns, map(_plain, row))) for row in rows]
-            told = {"workflow": view.workflow, "id": view.instance_id, "status": view.status.value, "steps": steps}
-            waits = [{"name": wait.name, "event_type": wait.event_type, "until": _plain(wait.due_at)} for wait in view.waits]
-            output = _output(instance, view) if view.status is Status.COMPLETE else None
-            error = None if view.error is None else str(view.error)
-            click.echo(json.dumps({**told, "waits": waits, "output": output, "error": error}))
+            told = {"workflow": view.workflow, "id": view.instance_id, **instance_facts(view)}
+            told["steps"] = [dict(zip(columns, row)) | {"items": _items(step)} for row, step in zip(rows, steps)]
+            told["waits"] = [{"name": one.name, "event_type": one.event_type, "until": one.due_at} for one in view.waits]
+            told["output"] = _output(instance, view) if view.status is Status.COMPLETE else None
+            told["error"] = None if view.error is None else str(view.error)
+            self._tell(told)
             return
-        _say(f"{view.workflow} {view.instance_id}: {view.status.value}, {view.done} of {view.total} steps")
+        self._say_instance(instance, view)
+        if rows:
+            _say(_table(columns, [(row[0], _step_text(step, view), *row[2:]) for row, step in zip(rows, steps)]))
+
+    def _say_instance(self, instance: "WorkflowInstance", view: "InstanceView") -> None:
+        far = [standing_text(view), f"{view.done} of {view.total} steps", items_of_all_text(view)]
+        _say(f"{view.workflow} {view.instance_id}: {', '.join(filter(None, far))}")
         if view.error is not None:
             _say(f"  {view.error}")
+        later = going_on_text(view)
+        if (why := view.why_interrupted) is not None or later:
+            _say(f"  {'; '.join(filter(None, [why or 'nobody runs it now', later]))}")
+        several = len(instance.engine.store.find(view.instance_id)) > 1
+        name = f"{view.workflow}/{view.instance_id}" if several else view.instance_id
         for wait in view.waits:
-            _say(f"  waits for {wait.event_type!r}: nbflow send-event {view.instance_id} {wait.event_type} JSON")
-        if rows:
-            _say(_table(columns, rows))
+            _say(f"  waits for {wait.event_type!r}: nbflow send-event {name} {wait.event_type} JSON")
+        for _, workflow, child in view.children:
+            _say(f"  waits for its child {child!r}: nbflow show {workflow}/{child}")
 
 
 def _store_option(*, hidden: bool = False) -> click.Option:
@@ -116,7 +139,7 @@ def _click_command(command: Command) -> click.Command:
     @click.pass_obj
     def act(shell: Shell, /, **given: Any) -> None:
         store, as_json = given.pop("store") or shell.store, given.pop("as_json") or shell.as_json
-        sys.exit(_guarded(lambda: _run(Shell(store, as_json), command, given)))
+        sys.exit(_guarded(lambda: _run(Shell(store, as_json, _stdout_alone() if as_json else None), command, given)))
 
     return click.Command(command.name, params=params, callback=act, help=command.help[:1].upper() + command.help[1:] + ".")
 
@@ -145,7 +168,11 @@ def _run(shell: Shell, command: Command, given: Mapping[str, Any]) -> int:
         case "demo":
             from nbflow.demo import show
 
-            return show(_say)
+            lines: list[str] = []
+            code = show(lines.append if shell.as_json else _say)
+            if shell.as_json:
+                shell.say(Answer("\n".join(lines)))
+            return code
     words = {word.name: given[_parameter(word.name)] for word in command.words if given[_parameter(word.name)] is not None}
     options = {option.name: value for option in command.options if (value := given[_parameter(option.name)])}
     if "PAYLOAD" in words:
@@ -207,15 +234,24 @@ def _run_file(shell: Shell, given: Mapping[str, Any]) -> int:
         message = f"{place!r} names no workflow; write FILE.py:Class"
         raise UsageError(message)
     params = None if given["params"] is None else _from_json(given["params"], "--params")
-    cls = _load(Path(file), name)
-    with shell.engine(notebook=os.path.basename(file)) as engine:
-        workflow = engine.register(cls, resume=False)
+    with current.made_by(lambda: shell.engine(notebook=os.path.basename(file))):
+        try:
+            module, cls = _load(Path(file), name)
+            return _run_class(shell, given, params, module, cls)
+        finally:
+            if (engine := current.open_engine()) is not None:
+                engine.close()
+
+
+def _run_class(shell: Shell, given: Mapping[str, Any], params: Any, module: ModuleType, cls: type) -> int:
+    with current.current_engine() as engine:
+        workflow = engine.register(cls, register_all(engine, module, cls), resume=False)
         opened = engine.open(workflow, given["id"], params, again=given["again"])
         if not shell.as_json:
             _say(opened.line)
         opened.start()
-        if (told := opened.told()) != opened.line and not shell.as_json:
-            _say(told)
+        if (more := opened.told().removeprefix(opened.line).removeprefix(" · ")) and not shell.as_json:
+            _say(more)
         try:
             opened.instance.wait()
         except KeyboardInterrupt:
@@ -224,7 +260,7 @@ def _run_file(shell: Shell, given: Mapping[str, Any]) -> int:
         return _outcome(shell, opened.instance)
 
 
-def _load(file: Path, name: str) -> type:
+def _load(file: Path, name: str) -> tuple[ModuleType, type]:
     if not file.is_file():
         message = f"there is no file {str(file)!r}"
         raise UsageError(message)
@@ -235,12 +271,43 @@ def _load(file: Path, name: str) -> type:
     module = importlib.util.module_from_spec(spec)
     sys.modules[file.stem] = module  # classes of recorded values are looked up there
     sys.path.insert(0, str(file.resolve().parent))
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except NbflowError:
+        raise
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the file raises
+        _say("".join(traceback.format_exception(_own_frames(error, file))).rstrip(), err=True)
+        how = "; put what ends it under `if __name__ == '__main__':`" if isinstance(error, SystemExit) else ""
+        message = f"{str(file)!r} cannot be imported: {''.join(traceback.format_exception_only(error)).splitlines()[-1]}{how}"
+        raise UsageError(message) from None
     cls = vars(module).get(name)
     if not isinstance(cls, type):
         message = f"{str(file)!r} defines no class {name!r}"
         raise UsageError(message)
-    return cls
+    return module, cls
+
+
+def _own_frames(error: BaseException, file: Path) -> BaseException:
+    """The error with the frames of that file and below; those of this command say nothing to whoever wrote it."""
+    frame, names = error.__traceback__, {str(file), os.path.abspath(file)}
+    while frame is not None and frame.tb_frame.f_code.co_filename not in names:
+        frame = frame.tb_next
+    return error.with_traceback(frame)  # none of it ran where it is no Python
+
+
+def _stdout_alone() -> IO[str]:
+    """What was stdout, for the answer alone: what bodies, files and their child processes print goes to stderr from now on.
+
+    To the end of the process: what is called at exit prints too.
+    """
+    sys.stdout.flush()
+    try:
+        ours = os.dup(sys.stdout.fileno())
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    except (OSError, ValueError):  # a stream of Python alone
+        stdout, sys.stdout = sys.stdout, sys.stderr
+        return stdout
+    return os.fdopen(ours, "w", encoding="utf-8")
 
 
 def _from_json(text: str, what: str) -> Any:
@@ -249,6 +316,18 @@ def _from_json(text: str, what: str) -> Any:
     except ValueError as error:
         message = f"{what} {quoted(text)} is no JSON: {error}; text needs quotes of its own: '\"yes\"'"
         raise UsageError(message) from None
+
+
+def _items(step: "StepView") -> dict[str, int | None] | None:
+    """How far a map is, None of any other step."""
+    items = step.items
+    return None if items is None else {"done": items.done, "total": items.total, "failed": items.failed}
+
+
+def _step_text(step: "StepView", view: "InstanceView") -> str:
+    """Where a step stands: one whose kernel is gone runs no more, though nobody has said so."""
+    state = StepState.INTERRUPTED if step.status is StepState.RUNNING and view.unattended else step.status
+    return state.value if step.items is None else f"{state.value}, {items_text(step.items, ' items')}"
 
 
 def _output(instance: "WorkflowInstance", view: "InstanceView") -> object:
@@ -263,12 +342,24 @@ def _as_json(value: object) -> object:
     """The value where JSON has it, else its text, cut."""
     try:
         return json.loads(json.dumps(value))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         return repr(value)[:1000]
 
 
-def _plain(value: object) -> object:
-    return value.isoformat() if isinstance(value, datetime) else value
+def _finite(value: object) -> object:
+    """The same with text for the numbers that JSON has none for, as SQL shows them: "NaN", "Infinity", "-Infinity"."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, Mapping):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return value
+
+
+def _plain(value: object) -> str:
+    """The text of what JSON has no form for."""
+    return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
 def _text(value: object) -> str:

@@ -45,23 +45,50 @@ class Fails(WorkflowEntrypoint):
 """
 
 
+ENV = {**{k: v for k, v in os.environ.items() if not k.startswith("NBFLOW")}, "PYTHONPATH": str(ROOT)}
+
+
 @pytest.fixture
-def shell(tmp_path):
+def command(tmp_path):
     (tmp_path / "flows.py").write_text(FILE)
 
-    def run(*words: str, code: int = 0) -> str:
-        env = {**{k: v for k, v in os.environ.items() if not k.startswith("NBFLOW")}, "PYTHONPATH": str(ROOT)}
+    def run(*words: str, code: int = 0, **more: str) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
             [sys.executable, "-m", "nbflow", *words],
             cwd=tmp_path,
-            env=env,
+            env=ENV | more,
             capture_output=True,
             text=True,
             timeout=60,
             check=False,
         )
         assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
+        return done
+
+    return run
+
+
+@pytest.fixture
+def shell(command):
+    def run(*words: str, code: int = 0) -> str:
+        done = command(*words, code=code)
         return done.stdout + done.stderr
+
+    return run
+
+
+@pytest.fixture
+def killed(tmp_path):
+    def run(*words: str, until: str) -> None:
+        """Run a command and kill it when the file *until* is there."""
+        process = subprocess.Popen([sys.executable, "-m", "nbflow", *words], cwd=tmp_path, env=ENV, stdout=subprocess.DEVNULL)
+        deadline = time.monotonic() + 30
+        while not (tmp_path / until).exists():
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        process.kill()
+        process.wait()
 
     return run
 
@@ -104,6 +131,212 @@ def test_answers_come_as_json(shell):
     assert json.loads(shell("show", "r1", "--json"))["output"] == 3
     assert json.loads(shell("list", "--json", "--store", ".nbflow/history.duckdb")) == listed
     assert "no history at" in shell("list", "--store", "nowhere.duckdb", code=2)
+
+
+DECORATED = """
+import os, time
+import nbflow
+
+@nbflow.workflow
+class Counts(nbflow.WorkflowEntrypoint):
+    async def run(self, event, step):
+        if event.payload.get("wait"):
+            await step.wait_for_event("ask", "approval")
+        await step.do("count", lambda: open("side.txt", "a").write(event.instance_id + "\\n"))
+        await step.do("slow", time.sleep, 0.5)
+        return os.getpid()
+
+@nbflow.workflow(name="other-name")
+class Other(nbflow.WorkflowEntrypoint):
+    async def run(self, event, step):
+        return "other"
+"""
+
+
+def test_a_decorator_in_the_file_registers_with_the_engine_of_run(command, tmp_path):
+    (tmp_path / "decorated.py").write_text(DECORATED)
+    made = command("--store", "elsewhere.duckdb", "run", "decorated.py:Counts", "one")
+    assert "Counts one: complete" in made.stdout
+    assert not (tmp_path / ".nbflow").exists()
+    assert "other-name o1" in command("--store", "elsewhere.duckdb", "run", "decorated.py:Other", "o1").stdout
+
+
+def test_a_decorator_in_the_file_resumes_nothing_that_run_was_not_asked_for(command, tmp_path):
+    (tmp_path / "decorated.py").write_text(DECORATED)
+    command("run", "decorated.py:Counts", "mine", "--params", '{"wait": true}', code=3)
+    command("send-event", "mine", "approval", "1")
+    command("--store", "elsewhere.duckdb", "run", "decorated.py:Counts", "two")
+    command("run", "decorated.py:Other", "o1")
+    assert (tmp_path / "side.txt").read_text() == "two\n"
+    assert "resumed mine" in command("run", "decorated.py:Counts", "mine", "--params", '{"wait": true}').stdout
+    assert (tmp_path / "side.txt").read_text() == "two\nmine\n"
+
+
+FAMILY = """
+import time
+from nbflow import WorkflowEntrypoint
+
+def note(text):
+    with open("side.txt", "a") as file:
+        file.write(text + "\\n")
+
+class Child(WorkflowEntrypoint):
+    async def run(self, event, step):
+        await step.do("first", note, "first")
+        await step.do("second", lambda: open("second.txt", "w").close() or time.sleep(event.payload["seconds"]))
+        return await step.child("grand", "Grandchild")
+
+class Grandchild(WorkflowEntrypoint):
+    async def run(self, event, step):
+        return 7
+
+class Parent(WorkflowEntrypoint):
+    async def run(self, event, step):
+        return await step.child("c", "Child", event.payload)
+
+class ByEnv(WorkflowEntrypoint):
+    async def run(self, event, step):
+        async def make():
+            return (await self.env.Grandchild.create()).id
+        return await step.do("make", make, retries=0)
+
+class Lost(WorkflowEntrypoint):
+    async def run(self, event, step):
+        return await step.child("c", "Nowhere")
+"""
+
+
+def test_a_workflow_of_the_file_may_have_children_there(shell, tmp_path):
+    (tmp_path / "family.py").write_text(FAMILY)
+    told = json.loads(shell("--json", "run", "family.py:Parent", "p1", "--params", '{"seconds": 0}'))
+    assert (told["status"], told["output"]) == ("complete", 7)
+    shell("run", "family.py:ByEnv", "e1")
+    lost = shell("run", "family.py:Lost", "l1", code=1)
+    assert "no workflow 'Nowhere' is registered here" in lost
+    assert "@nbflow.workflow" in lost
+    assert "cell" not in lost
+
+
+def test_a_parent_run_again_after_a_death_takes_its_children_up_again(command, killed, tmp_path):
+    (tmp_path / "family.py").write_text(FAMILY)
+    params = json.dumps({"seconds": 3})
+    killed("run", "family.py:Parent", "p1", "--params", params, until="second.txt")
+    told = command("show", "p1").stdout
+    assert "interrupted in family.py" in told
+    assert "waits for its child 'p1.c-1': nbflow show Child/p1.c-1" in told
+    command("run", "family.py:Parent", "p1", "--params", params)
+    assert (tmp_path / "side.txt").read_text() == "first\n"
+
+
+def test_with_json_stdout_has_the_answer_alone(command, tmp_path):
+    (tmp_path / "noisy.py").write_text(
+        "import atexit, os, subprocess\n"
+        "from nbflow import WorkflowEntrypoint\n"
+        "print('FROM FILE')\n"
+        "atexit.register(print, 'FROM EXIT')\n"
+        "class Says(WorkflowEntrypoint):\n"
+        "    async def run(self, event, step):\n"
+        "        print('FROM RUN')\n"
+        "        await step.do('say', print, 'FROM BODY')\n"
+        "        await step.do('call', subprocess.call, ['echo', 'FROM CHILD'])\n"
+        "        return {'nan': float('nan'), 'far': [float('inf'), -float('inf')]}\n"
+    )
+    for words in (("run", "noisy.py:Says", "n1"), ("show", "n1"), ("wait", "n1"), ("list",), ("history", "n1"), ("schedules",)):
+        done = command("--json", *words)
+        told = json.loads(done.stdout, parse_constant=pytest.fail)
+        if words[0] == "run":
+            assert told["output"] == {"nan": "NaN", "far": ["Infinity", "-Infinity"]}
+            for place in ("FILE", "EXIT", "RUN", "BODY", "CHILD"):
+                assert f"FROM {place}" in done.stderr
+
+
+def test_an_instance_whose_process_died_says_so_and_who_goes_on(command, killed, tmp_path):
+    (tmp_path / "slow.py").write_text(
+        "import time\n"
+        "from nbflow import WorkflowEntrypoint\n"
+        "class Slow(WorkflowEntrypoint):\n"
+        "    async def run(self, event, step):\n"
+        "        await step.do('slow', lambda: open('begun', 'w').close() or time.sleep(60))\n"
+    )
+    killed("run", "slow.py:Slow", "x", until="begun")
+    assert "running, interrupted in slow.py" in command("list").stdout
+    told = command("show", "x").stdout
+    assert told.startswith("Slow x: running, interrupted in slow.py, 0 of 1 steps\n  its kernel is gone (slow.py, PID ")
+    assert "it goes on when slow.py next registers 'Slow', or by `nbflow run`" in told
+    for shown in (json.loads(command("--json", "show", "x").stdout), *json.loads(command("--json", "list").stdout)):
+        assert shown["status"] == "running"
+        assert shown["interrupted"].startswith("its kernel is gone (slow.py, PID ")
+    told = command("resume", "x").stdout  # there is nothing to record
+    assert told.startswith("x: running, interrupted in slow.py; nobody runs it now, it goes on when slow.py next registers")
+    assert command("pause", "x").stdout == "x: paused\n"
+    assert command("resume", "x").stdout.startswith("x: recorded; nobody runs it now, it goes on when slow.py")
+
+
+def test_who_waits_for_somebody_in_order_is_not_interrupted(shell):
+    shell("run", "flows.py:Asks", "a1", code=3)
+    told = shell("show", "a1")
+    assert told.startswith("Asks a1: waiting, 1 of 2 steps\n  nobody runs it now; it goes on when flows.py")
+    assert json.loads(shell("--json", "show", "a1"))["interrupted"] is None
+
+
+def test_failed_items_are_told_where_the_instance_is_complete(shell, tmp_path):
+    (tmp_path / "maps.py").write_text(
+        "from nbflow import WorkflowEntrypoint\n"
+        "class Grp(WorkflowEntrypoint):\n"
+        "    async def run(self, event, step):\n"
+        "        await step.map('m', lambda n: 1 / (n - 2), range(5), return_exceptions=True, retries=0)\n"
+    )
+    for told in (shell("run", "maps.py:Grp", "g1"), shell("show", "g1")):
+        assert "Grp g1: complete, 1 of 1 steps, 4/5 items, 1 failed\n" in told
+        assert "finished, 4/5 items, 1 failed" in told
+    assert "1/1 · 4/5 items, 1 failed" in shell("list")
+    shown, again = json.loads(shell("--json", "show", "g1")), json.loads(shell("--json", "run", "maps.py:Grp", "g1"))
+    for one in (shown, again, *json.loads(shell("--json", "list"))):
+        assert (one["status"], one["failed_items"]) == ("complete", 1)
+    assert shown["steps"][0]["items"] == {"done": 4, "total": 5, "failed": 1}
+    assert shell("retry-failed", "g1").startswith("g1: recorded; nobody runs it now, it goes on when maps.py")
+
+
+def test_the_hint_for_an_event_names_the_workflow_where_the_id_is_not_enough(shell):
+    shell("run", "flows.py:Asks", "a1", code=3)
+    assert "waits for 'approval': nbflow send-event a1 approval JSON" in shell("show", "a1")
+    shell("run", "flows.py:Adds", "a1", "--params", '{"a": 1, "b": 2}')
+    assert "waits for 'approval': nbflow send-event Asks/a1 approval JSON" in shell("show", "Asks/a1")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("import no_such_module\n", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("class Adds:\n  def\n", "SyntaxError: invalid syntax"),
+        ("import sys\nsys.exit(0)\n", "SystemExit: 0; put what ends it under `if __name__ == '__main__':`"),
+    ],
+)
+def test_a_file_that_cannot_be_imported_is_wrong_use_and_shows_its_own_frames(command, tmp_path, text, says):
+    (tmp_path / "flows.py").write_text(text)
+    for words in (("run", "flows.py:Adds"), ("--json", "run", "flows.py:Adds")):
+        done = command(*words, code=2)
+        assert done.stderr.endswith(f"nbflow: 'flows.py' cannot be imported: {says}\n")
+        assert 'flows.py", line ' in done.stderr or "SystemExit" in says
+        for stranger in ("click", "nbflow/cli.py", "importlib"):
+            assert stranger not in done.stderr
+        assert done.stdout == ""
+    assert not (tmp_path / ".nbflow").exists()
+
+
+def test_nothing_ran_is_said_once_where_a_step_is_stale(command, tmp_path):
+    (tmp_path / "factor.py").write_text(
+        "import os\n"
+        "from nbflow import WorkflowEntrypoint\n"
+        "FACTOR = int(os.environ['FACTOR'])\n"
+        "class Takes(WorkflowEntrypoint):\n"
+        "    async def run(self, event, step):\n"
+        "        return await step.do('x', lambda: FACTOR)\n"
+    )
+    command("run", "factor.py:Takes", "t1", FACTOR="1")
+    told = command("run", "factor.py:Takes", "t1", FACTOR="2").stdout
+    assert told.count("Nothing ran") == 1
+    assert "\n1 stale: x\n" in told
 
 
 def test_an_output_of_a_class_that_no_shell_has_is_shown_by_its_line(shell):

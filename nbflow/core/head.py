@@ -89,6 +89,11 @@ class Head:
         """Complete, errored or terminated."""
         return self.status in FINISHED
 
+    @property
+    def released(self) -> bool:
+        """Whether an engine that had it let it go in order, and none has it now."""
+        return self.owner is None and self.token > 0
+
     def counts(self, entry: Entry) -> bool:
         """Whether *entry* is of the present claim, a fence or somebody's word: anything else is of an owner gone (S52)."""
         return entry.token in (0, self.token) or (entry.kind in FENCES and entry.token > self.token)

@@ -13,6 +13,7 @@ from nbflow.engine import creating
 from nbflow.engine.calls import Call, StepCall
 from nbflow.engine.instance import WorkflowInstance
 from nbflow.engine.outputs import body_of
+from nbflow.engine.recovery import recover_child
 from nbflow.engine.threads import Outcome
 from nbflow.errors import InstanceFailedError, NotFoundError, UndecodableError
 from nbflow.values import codec, failures
@@ -109,7 +110,9 @@ class Child:
         if head is None:
             msg = f"child {self.child_id!r} of workflow {self.workflow!r} was deleted; resume its parent to have it made anew"
             raise NotFoundError(msg)
-        return WorkflowInstance(self.engine, head)
+        child = WorkflowInstance(self.engine, head)
+        recover_child(self.engine, child)
+        return child
 
     def _found(self, outcome: Outcome) -> None:
         if self._gone:

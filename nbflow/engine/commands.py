@@ -13,7 +13,7 @@ from nbflow.core import durations
 from nbflow.core.model import Status
 from nbflow.core.names import quoted
 from nbflow.errors import NotFoundError, UsageError, listed
-from nbflow.store.views import stale_text
+from nbflow.store.wording import going_on_text, standing_text, steps_text
 
 if TYPE_CHECKING:
     from nbflow.engine.engine import Engine
@@ -69,12 +69,16 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a command gives back: a line, a table, an instance to show."""
+    """What a command gives back: a line, a table, an instance to show.
+
+    *facts* are the rows for a program, where those say more or say it otherwise than the table does.
+    """
 
     line: str = ""
     columns: tuple[str, ...] = ()
     rows: Sequence[Sequence[Any]] = ()
     instance: "WorkflowInstance | None" = None
+    facts: Sequence[Mapping[str, Any]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +108,8 @@ def list_row(view: "InstanceView") -> tuple[Any, ...]:
     return (
         view.workflow,
         view.instance_id,
-        view.status.value,
-        f"{view.done}/{view.total}" + (f" · {stale}" if (stale := stale_text(view)) else ""),
+        standing_text(view),
+        steps_text(view),
         view.created_at,
         view.ended_at,
         "" if view.error is None else str(view.error).partition("\n")[0][:100],
@@ -113,14 +117,23 @@ def list_row(view: "InstanceView") -> tuple[Any, ...]:
 
 
 LIST_COLUMNS = ("workflow", "id", "status", "steps", "created", "ended", "error")
+TIMES = frozenset({"created", "ended", "recorded", "next"})
+"""The columns of times, in all tables: two runs of a notebook never give the same ones."""
+
+
+def instance_facts(view: "InstanceView") -> dict[str, Any]:
+    """What a program wants to know of an instance beside its row."""
+    return {"status": view.status.value, "interrupted": view.why_interrupted, "failed_items": view.failed_items}
 
 
 def _list(engine: "Engine", call: Call) -> Answer:
     status = _status(call.options.get("--status"))
     limit = _count(call.options.get("--limit") or "100", "--limit")
     found = engine.list(call.words.get("WORKFLOW"), status=status, limit=limit)
-    rows = [list_row(instance.view()) for instance in found]
-    return Answer("" if rows else "no instances", LIST_COLUMNS, rows)
+    views = [instance.view() for instance in found]
+    rows = [list_row(view) for view in views]
+    facts = [dict(zip(LIST_COLUMNS, row)) | instance_facts(view) for row, view in zip(rows, views)]
+    return Answer("" if rows else "no instances", LIST_COLUMNS, rows, facts=facts)
 
 
 def _show(_engine: "Engine", call: Call) -> Answer:
@@ -128,46 +141,33 @@ def _show(_engine: "Engine", call: Call) -> Answer:
 
 
 def _pause(_engine: "Engine", call: Call) -> Answer:
-    instance = call.the_instance()
-    instance.pause()
-    return _now(instance)
+    return _done(call.the_instance(), lambda instance: instance.pause())
 
 
 def _resume(_engine: "Engine", call: Call) -> Answer:
-    instance = call.the_instance()
-    instance.resume()
-    return _now(instance)
+    return _done(call.the_instance(), lambda instance: instance.resume())
 
 
 def _terminate(_engine: "Engine", call: Call) -> Answer:
-    instance = call.the_instance()
-    instance.terminate(rollback="--rollback" in call.options)
-    return _now(instance)
+    return _done(call.the_instance(), lambda instance: instance.terminate(rollback="--rollback" in call.options))
 
 
 def _retry_failed(_engine: "Engine", call: Call) -> Answer:
-    instance = call.the_instance()
-    instance.retry_failed()
-    return _now(instance)
+    return _done(call.the_instance(), lambda instance: instance.retry_failed())
 
 
 def _retry_now(_engine: "Engine", call: Call) -> Answer:
-    instance = call.the_instance()
-    instance.retry_now()
-    return _now(instance)
+    return _done(call.the_instance(), lambda instance: instance.retry_now())
 
 
 def _restart(_engine: "Engine", call: Call) -> Answer:
-    instance = call.the_instance()
     if "--stale" in call.options:
         if "--from" in call.options:
             raise UsageError("--from and --stale exclude each other: both say where to start")
-        instance.restart_stale()
-    elif (name := call.options.get("--from")) is not None:
-        instance.restart(from_step=step_named(instance, name))
-    else:
-        instance.restart()
-    return _now(instance)
+        return _done(call.the_instance(), lambda instance: instance.restart_stale())
+    if (name := call.options.get("--from")) is not None:
+        return _done(call.the_instance(), lambda instance: instance.restart(from_step=step_named(instance, name)))
+    return _done(call.the_instance(), lambda instance: instance.restart())
 
 
 def _delete(engine: "Engine", call: Call) -> Answer:
@@ -238,8 +238,16 @@ def _backup(engine: "Engine", call: Call) -> Answer:
     return Answer(f"copied to {engine.backup(call.words['PATH'])}")
 
 
-def _now(instance: "WorkflowInstance") -> Answer:
-    return Answer(f"{instance.id}: {instance.view().status.value}")
+def _done(instance: "WorkflowInstance", act: "Callable[[WorkflowInstance], None]") -> Answer:
+    """Do it, and say how the instance stands now; where nobody runs it, who will go on."""
+    before = instance.view().version
+    act(instance)
+    view = instance.view()
+    later = going_on_text(view)
+    if not later:
+        return Answer(f"{instance.id}: {standing_text(view)}")
+    told = "recorded" if view.version != before else standing_text(view)
+    return Answer(f"{instance.id}: {told}; nobody runs it now, {later}")
 
 
 def _status(text: str | None) -> Status | None:

@@ -14,6 +14,7 @@ from nbflow.engine.instance import WorkflowInstance
 from nbflow.engine.instances import Instances
 from nbflow.engine.live import LiveInstance
 from nbflow.engine.outputs import body_of
+from nbflow.engine.recovery import recover_child
 from nbflow.errors import AlreadyExistsError, UsageError
 from nbflow.values import codec
 from nbflow.values.artifacts import ArtifactFolder
@@ -33,7 +34,9 @@ def create(engine: "Engine", workflow: "Workflow", instance_id: str | None, para
     made = make(engine, workflow, [(instance_id, params)], about)[0]
     if isinstance(made, Head):
         if body is not None and made.body.get("parent_seq") == body.live.created_seq:
-            return WorkflowInstance(engine, made)
+            found = WorkflowInstance(engine, made)
+            recover_child(engine, found)
+            return found
         raise _exists(made)
     return _started(engine, made)
 

@@ -1,10 +1,11 @@
 """The engine of this process on the default store, and the decorator that registers with it."""
 
 import atexit
+import contextlib
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -22,6 +23,7 @@ _Class = TypeVar("_Class", bound=type)
 _lock = threading.RLock()
 _engine: "Engine | None" = None
 _notebook: "Notebook | None" = None
+_make: "Callable[[], Engine] | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +45,14 @@ def current_engine() -> "Engine":
     """Give this process's engine on the default store; made at the first call.
 
     The store is `NBFLOW_STORE` where that is set, else `.nbflow/history.duckdb` in the working directory; in a notebook
-    `%config NBFlow.store` comes before both.
+    `%config NBFlow.store` comes before both. In a file that `nbflow run` runs it is the engine of that command.
     """
     global _engine
     with _lock:
         if _engine is not None and not _engine.closed:
+            return _engine
+        if _make is not None:
+            _engine = _make()
             return _engine
         from nbflow.engine.engine import Engine
 
@@ -90,6 +95,23 @@ def set_current_engine(engine: "Engine | None") -> None:
             atexit.register(_close_at_exit)
 
 
+@contextlib.contextmanager
+def made_by(make: "Callable[[], Engine]") -> "Iterator[None]":
+    """Let *make* make the current engine, at its first use, and `@nbflow.workflow` only register with it.
+
+    For a command that imports the file of its workflow: the file is to know one engine, the command's, and what is resumed
+    is what the command was asked for.
+    """
+    global _engine, _make
+    with _lock:
+        before, _engine, _make = (_engine, _make), None, make
+    try:
+        yield
+    finally:
+        with _lock:
+            _engine, _make = before
+
+
 def set_notebook(notebook: Notebook | None) -> None:
     """Say which notebook this process belongs to; one caller: its extension."""
     global _notebook
@@ -105,6 +127,11 @@ def panel_of(instance: "WorkflowInstance") -> Any:
     if _notebook is None:
         raise UsageError("a panel needs a notebook; run `%load_ext nbflow` there first, or print(instance)")
     return _notebook.panel(instance)
+
+
+def in_notebook() -> bool:
+    """Whether this process belongs to a notebook: advice speaks of cells there."""
+    return _notebook is not None
 
 
 def notebook_name() -> str:
@@ -125,7 +152,7 @@ def workflow(*, name: str | None = None) -> Callable[[_Class], _Class]: ...
 
 
 def workflow(cls: _Class | None = None, /, *, name: str | None = None) -> _Class | Callable[[_Class], _Class]:
-    """Register the class with the current engine, as `%%workflow --define` does.
+    """Register the class with the current engine, as `%%workflow --define` does; under `nbflow run` nothing is resumed by it.
 
     Args:
         cls: a subclass of `WorkflowEntrypoint`.
@@ -133,7 +160,12 @@ def workflow(cls: _Class | None = None, /, *, name: str | None = None) -> _Class
     """
 
     def register(cls: _Class) -> _Class:
-        current_engine().register(cls, name)
+        if _make is None:
+            current_engine().register(cls, name)
+        else:
+            from nbflow.engine.recovery import register_only
+
+            register_only(current_engine(), cls, name)
         return cls
 
     return register if cls is None else register(cls)

@@ -14,7 +14,7 @@ from typing import Any, Self
 from nbflow.clock import Clock, SystemClock
 from nbflow.core.history import Head
 from nbflow.core.model import Entry, Kind, Owner, Status
-from nbflow.engine import finding, opening
+from nbflow.engine import finding, opening, recovery
 from nbflow.engine.children import Ends
 from nbflow.engine.executors.named import Executors
 from nbflow.engine.folds import Folds
@@ -135,7 +135,7 @@ class Engine:
         self.on_loop(lambda: self._replace_code(workflow) if changed else self.retry_interrupted())
         self.schedules.registered(workflow)
         if resume:
-            opening.recover(self, workflow)
+            recovery.recover(self, workflow)
         return workflow
 
     def workflow(self, name: str) -> Workflow:

@@ -26,6 +26,7 @@ from nbflow.engine.outputs import REDACTED
 from nbflow.engine.waiting import finished_by_polling, following, wait_until
 from nbflow.errors import InstanceFailedError, InvalidStatusError, NotFoundError, UsageError
 from nbflow.store.views import InstanceView, StepView, instance_view, step_view
+from nbflow.store.wording import standing_text
 from nbflow.values import codec, failures
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class WorkflowInstance:
             rollback=rollback,
             waiting_for=view.waiting_for,
             unreached=view.unreached,
-            interrupted=view.interrupted or self._why_interrupted(view),
+            interrupted=view.why_interrupted,
             failed_items=view.failed_items,
         )
 
@@ -226,11 +227,6 @@ class WorkflowInstance:
         except NotFoundError:  # it was deleted meanwhile, and the parent is about to hear of it
             return False
 
-    def _why_interrupted(self, view: InstanceView) -> str | None:
-        if view.status in FINISHED or view.here or view.owner is None or view.owner_alive is not False:
-            return None
-        return f"its kernel is gone ({view.owner})"
-
     def _live(self) -> LiveInstance | None:
         return self._engine.live.get(self.created_seq)
 
@@ -363,4 +359,4 @@ class WorkflowInstance:
         return panel_of(self)
 
     def __repr__(self) -> str:
-        return f"<{self.workflow_name} {self.id} {self.view().status}>"
+        return f"<{self.workflow_name} {self.id} {standing_text(self.view())}>"

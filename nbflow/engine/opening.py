@@ -12,6 +12,7 @@ from nbflow.engine.control import retried_from
 from nbflow.engine.creating import make
 from nbflow.engine.instance import WorkflowInstance
 from nbflow.engine.live import LiveInstance
+from nbflow.engine.recovery import recover
 from nbflow.engine.registry import Workflow
 from nbflow.errors import UsageError
 from nbflow.store.views import stale_text
@@ -253,17 +254,3 @@ def _counted(steps: int) -> str:
 def _again(history: History) -> str:
     again = sum(1 for step in history.steps.values() if step.state in (StepState.INTERRUPTED, StepState.RUNNING))
     return f", {again} run again" if again else ""
-
-
-def recover(engine: "Engine", workflow: Workflow) -> None:
-    """Resume by itself what no living engine runs and belongs to this notebook or this very code (S51)."""
-
-    def wanted(head: Head) -> bool:
-        if head.created_seq in engine.live or head.status is Status.PAUSED:
-            return False
-        never_owned = head.owner is None and head.token == 0
-        return never_owned or head.notebook == engine.notebook or head.code_hash == workflow.code_hash
-
-    for live in engine.adopt_unfinished(workflow.name, wanted, "register"):
-        live.workflow = workflow
-        engine.start(live)

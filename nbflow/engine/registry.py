@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 from nbflow.core import names
 from nbflow.core.model import Status
 from nbflow.core.source import code_hash
-from nbflow.engine import creating
+from nbflow.engine import creating, current
 from nbflow.engine.code.fingerprints import of_class
 from nbflow.engine.entrypoint import WorkflowEntrypoint, WorkflowEvent
 from nbflow.engine.env import Env
@@ -161,7 +161,10 @@ class Registry:
         known = self._known.get(name)
         if known is None:
             registered = listed(sorted(self._known)) or "none is"
-            msg = f"no workflow {name!r} is registered here ({registered}); run the cell that defines it"
+            how = "run the cell that defines it"
+            if not current.in_notebook():
+                how = "register it first: write `@nbflow.workflow` above its class, in this file or in one that it imports"
+            msg = f"no workflow {name!r} is registered here ({registered}); {how}"
             raise NotFoundError(msg)
         return known
 

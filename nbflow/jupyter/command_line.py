@@ -8,6 +8,7 @@ from nbflow.errors import NbflowError, NotFoundError, UsageError
 from nbflow.jupyter.line import Scanner, Takes, seconds_of, split
 from nbflow.jupyter.table import Table, step_table
 from nbflow.jupyter.waiting import Wait
+from nbflow.store.wording import standing_text
 
 if TYPE_CHECKING:
     from nbflow.engine.instance import WorkflowInstance
@@ -132,7 +133,7 @@ class CommandLine:
         instance = call.instance
         Wait(self._magics.engine(), instance, at_most=at_most).block()
         self._magics.last_shown = instance
-        return self._show_answer(Answer(f"{instance.id}: {instance.view().status.value}"))
+        return self._show_answer(Answer(f"{instance.id}: {standing_text(instance.view())}"))
 
     def _store(self, call: Call) -> Any:
         path = call.words.get("PATH")

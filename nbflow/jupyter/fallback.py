@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from nbflow.core.model import FINISHED, Status, StepState
 from nbflow.jupyter import words
 from nbflow.store.views import InstanceView, StepView
+from nbflow.store.wording import interrupted_text
 
 STEPS = 100
 BYTES = 64_000
@@ -115,7 +116,7 @@ def _headline(view: InstanceView, *, stable: bool) -> str:
 
 
 def _status(view: InstanceView) -> str:
-    sign = "⚡" if view.interrupted is not None else words.STATUS[view.status][0]
+    sign = "⚡" if interrupted_text(view) else words.STATUS[view.status][0]
     return f"{sign} {_safe(words.status_text(view), _LONGEST_LINE)}"
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from nbflow.core.model import Status, StepState
 from nbflow.core.names import UNSAFE
-from nbflow.store.counts import ItemCounts
 from nbflow.store.views import InstanceView, StepView, stale_text, unreached_text
+from nbflow.store.wording import interrupted_text, items_text
 
 # Signs that common fonts have: where they are shown is not known here (the panel draws its own).
 STATUS = {
@@ -36,15 +36,16 @@ STEP = {
 
 def status_text(view: InstanceView) -> str:
     """Say what the instance does, without times and ids: "waiting for 'approval'"."""
-    if view.interrupted is not None:
-        return f"interrupted: {view.interrupted}" if view.interrupted else "interrupted"
+    if interrupted := interrupted_text(view):
+        return interrupted
     if view.status is Status.ERRORED and view.error is not None:
         return f"errored: {first_line(str(view.error), 200)}"
     if view.status is not Status.WAITING:
         return STATUS[view.status][1]
-    if view.waits:
-        types = list(dict.fromkeys(repr(wait.event_type or wait.name) for wait in view.waits))
-        return f"waiting for {', '.join(types[:3])}" + (f" and {len(types) - 3} more" if len(types) > 3 else "")
+    if view.waits or view.children:
+        awaited = [wait.event_type or wait.name for wait in view.waits] + [name for name, *_ in view.children]
+        names = list(dict.fromkeys(map(repr, awaited)))
+        return f"waiting for {', '.join(names[:3])}" + (f" and {len(names) - 3} more" if len(names) > 3 else "")
     if view.waiting_for:
         first = view.waiting_for[0]
         return f"{'retrying' if first.kind == 'retry' else 'sleeping in'} {first.name!r}"
@@ -56,7 +57,8 @@ def progress_text(view: InstanceView) -> str:
     steps = f"{view.total:,} step{'' if view.total == 1 else 's'}"
     if view.total != view.done:
         steps = f"{view.done:,} of {view.total:,} steps"
-    return " · ".join(filter(None, [steps, stale_text(view), unreached_text(view)]))
+    failed = f"{view.failed_items:,} item{'' if view.failed_items == 1 else 's'} failed" if view.failed_items else ""
+    return " · ".join(filter(None, [steps, failed, stale_text(view), unreached_text(view)]))
 
 
 def step_text(step: StepView) -> str:
@@ -72,13 +74,6 @@ def step_text(step: StepView) -> str:
     if attempt > 1 or step.status in (StepState.RETRYING, StepState.FAILED):
         return f"{word}, attempt {attempt}" + (f" of {step.limit}" if step.limit else "") if attempt else word
     return word
-
-
-def items_text(items: ItemCounts) -> str:
-    """Say how far a map is: "812/4,096", "812/4,096, 3 failed"."""
-    total = "" if items.total is None else f"/{items.total:,}"
-    failed = f", {items.failed:,} failed" if items.failed else ""
-    return f"{items.done:,}{total}{failed}"
 
 
 def duration_text(seconds: float) -> str:

@@ -28,13 +28,20 @@ class ItemCounts:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """How far an instance is, the items of its maps counted in place of the maps; *total* is None where none can tell."""
+    """How far an instance is, the items of its maps counted in place of the maps; a total is None where none can tell.
+
+    Attributes:
+        done, total, running, retrying, failed: steps that are no maps, and items.
+        items_done, items_total: the items alone.
+    """
 
     done: int
     total: int | None
     running: int
     retrying: int
     failed: int
+    items_done: int = 0
+    items_total: int | None = None
 
 
 def counts_of(record: StepRecord, items: Items) -> ItemCounts:
@@ -58,10 +65,13 @@ def work_of(history: History) -> Work | None:
         return None
     others = [step.state for step in steps if step.items is None]
     totals = [each.total for each in maps if each.total is not None]
+    done, total = sum(each.done for each in maps), sum(totals) if len(totals) == len(maps) else None
     return Work(
-        done=others.count(StepState.FINISHED) + sum(each.done for each in maps),
-        total=len(others) + sum(totals) if len(totals) == len(maps) else None,
+        done=others.count(StepState.FINISHED) + done,
+        total=None if total is None else len(others) + total,
         running=others.count(StepState.RUNNING) + sum(each.running for each in maps),
         retrying=others.count(StepState.RETRYING) + sum(each.retrying for each in maps),
         failed=others.count(StepState.FAILED) + sum(each.failed for each in maps),
+        items_done=done,
+        items_total=total,
     )

@@ -11,9 +11,10 @@ from typing import Any, Protocol
 from nbflow.core.history import Attempt, History, StepRecord, error_info, settled, status_of
 from nbflow.core.log import LogItem, Progress, text_of
 from nbflow.core.maps import failed_items
-from nbflow.core.model import ErrorInfo, Owner, Status, StepKey, StepState, StepType, Waiting
+from nbflow.core.model import FINISHED, ErrorInfo, Owner, Status, StepKey, StepState, StepType, Waiting
 from nbflow.store.counts import ItemCounts, Work, counts_of, work_of
 
+_AT_WORK = (Status.QUEUED, Status.RUNNING, Status.WAITING_FOR_PAUSE, Status.ROLLING_BACK)
 _REPR = 80  # characters of an output or error in the repr of a step
 
 
@@ -190,6 +191,9 @@ class InstanceView:
         done, total: steps that ended with a value, and all recorded.
         from_history: steps that had ended before the present activation began.
         waits: open waits for events, in order.
+        children: step, workflow and id of each instance that it waits for.
+        notebook: the notebook or script that ran it last; the one that made it where none has.
+        released: an engine that had it let it go in order.
         version: rises with each entry folded in.
         held: what holds the workflow loop now, so that nothing of this instance goes on (S55).
         stale_steps: finished steps whose code or arguments are known to have changed, in order (S57).
@@ -233,6 +237,25 @@ class InstanceView:
     failed_items: int = 0
     work: Work | None = None
     rollback: str | None = None
+    children: tuple[tuple[str, str, str], ...] = ()
+    notebook: str = ""
+    released: bool = False
+
+    @property
+    def unattended(self) -> bool:
+        """Whether it is unfinished and known to be run by nobody."""
+        return self.status not in FINISHED and not self.here and (self.owner is None or self.owner_alive is False)
+
+    @property
+    def why_interrupted(self) -> str | None:
+        """Why it does not go on by itself (S17, S51), None where it does, waits in order or is finished."""
+        if self.interrupted:
+            return self.interrupted
+        if self.unattended and self.owner is not None:
+            return f"its kernel is gone ({self.owner})"
+        if self.unattended and self.released and self.status in _AT_WORK:
+            return f"its kernel has ended ({self.notebook})" if self.notebook else "its kernel has ended"
+        return None
 
     @property
     def stale(self) -> int:
@@ -300,7 +323,16 @@ def _attempt_view(attempt: Attempt) -> AttemptView:
 
 
 def _open_waits(history: History) -> tuple[StepView, ...]:
-    return tuple(step_view(step, history.replayed) for step in history.steps.values() if step.state is StepState.WAITING)
+    return tuple(
+        step_view(step, history.replayed)
+        for step in history.steps.values()
+        if step.state is StepState.WAITING and step.key.type is not StepType.CHILD
+    )
+
+
+def _open_children(history: History) -> tuple[tuple[str, str, str], ...]:
+    asked = [step for step in history.open_steps() if step.key.type is StepType.CHILD]
+    return tuple((step.key.name, str(step.body.get("workflow", "")), str(step.body.get("id", ""))) for step in asked)
 
 
 def instance_view(
@@ -314,10 +346,8 @@ def instance_view(
 ) -> InstanceView:
     """The view of an instance; *status* is what its engine knows better than the entries do (S5)."""
     head = history.head
-    # Handlers undo steps; they are shown in their rows, and are no part of how far the work is.
-    states = [step.state for step in history.steps.values() if step.key.type is not StepType.ROLLBACK]
+    states = _states(history)
     assert head.created_at is not None
-    assert head.changed_at is not None
     shown = status or status_of(history)
     return InstanceView(
         workflow=head.workflow,
@@ -328,7 +358,7 @@ def instance_view(
         created_at=head.created_at,
         started_at=head.started_at,
         ended_at=head.ended_at,
-        changed_at=max([head.changed_at, *(step.changed_at for step in history.steps.values())]),
+        changed_at=_changed_at(head.changed_at or head.created_at, history),
         params_preview=head.body.get("preview"),
         owner=head.owner,
         here=here,
@@ -351,4 +381,16 @@ def instance_view(
         failed_items=failed_items(history),
         work=work_of(history),
         rollback=None if head.rollback is None else head.rollback[0],
+        children=() if head.finished else _open_children(history),
+        notebook=head.notebook,
+        released=head.released,
     )
+
+
+def _changed_at(head: datetime, history: History) -> datetime:
+    return max([head, *(step.changed_at for step in history.steps.values())])
+
+
+def _states(history: History) -> list[StepState]:
+    # Handlers undo steps; they are shown in their rows, and are no part of how far the work is.
+    return [step.state for step in history.steps.values() if step.key.type is not StepType.ROLLBACK]

@@ -1,0 +1,59 @@
+"""How an instance stands, in the words that shell, tables and twin share."""
+
+from nbflow.core.model import Status
+from nbflow.core.names import UNSAFE
+from nbflow.store.counts import ItemCounts
+from nbflow.store.views import InstanceView, stale_text
+
+_LONGEST = 160
+
+
+def interrupted_text(view: InstanceView) -> str:
+    """Say that it stopped before its time and where (S17, S51): "interrupted in a.ipynb"; nothing where it did not.
+
+    A paused one rests, whoever is gone.
+    """
+    if view.interrupted is not None:
+        why = UNSAFE.sub("�", view.interrupted)[:_LONGEST]
+        return f"interrupted: {why}" if why else "interrupted"
+    if view.status is Status.PAUSED or view.why_interrupted is None:
+        return ""
+    place = (view.owner.notebook if view.owner is not None else "") or view.notebook
+    return f"interrupted in {UNSAFE.sub('�', place)[:_LONGEST]}" if place else "interrupted"
+
+
+def standing_text(view: InstanceView) -> str:
+    """Say its status, and that it is interrupted where it is: "waiting, interrupted in a.ipynb"."""
+    return ", ".join(filter(None, [view.status.value, interrupted_text(view)]))
+
+
+def going_on_text(view: InstanceView) -> str:
+    """Say who will go on with an instance that nobody runs: nothing where somebody does, or it rests."""
+    if not view.unattended or view.status is Status.PAUSED:
+        return ""
+    place = UNSAFE.sub("�", view.notebook)[:_LONGEST]
+    where = f"its notebook {place}" if place.endswith(".ipynb") else place or "a notebook"
+    return f"it goes on when {where} next registers {view.workflow!r}, or by `nbflow run`"
+
+
+def items_text(items: ItemCounts, unit: str = "") -> str:
+    """Say how far a map is: "812/4,096", "812/4,096, 3 failed"."""
+    return counted(items.done, items.total, items.failed, unit)
+
+
+def items_of_all_text(view: InstanceView) -> str:
+    """Say how far its maps are, failed items too (S61): "4/5 items, 1 failed"; nothing without maps."""
+    if view.work is None:
+        return ""
+    return counted(view.work.items_done, view.work.items_total, view.failed_items, " items")
+
+
+def counted(done: int, total: int | None, failed: int, unit: str = "") -> str:
+    """Say how many of them are done and how many failed."""
+    told = f"{done:,}{unit}" if total is None else f"{done:,}/{total:,}{unit}"
+    return told + (f", {failed:,} failed" if failed else "")
+
+
+def steps_text(view: InstanceView) -> str:
+    """Say how far it is in a table's cell: "1/2 · 4/5 items, 1 failed · 1 stale: load"."""
+    return " · ".join(filter(None, [f"{view.done}/{view.total}", items_of_all_text(view), stale_text(view)]))
