@@ -1,10 +1,13 @@
 """The only reader of randomness: new ids."""
 
 import os
+import re
 import time
 import uuid
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+GENERATED = re.compile(rf"(?<=-)[01][{_ALPHABET}]{{17}}(?![A-Za-z0-9_])")
+"""What `new_instance_id` puts behind a workflow's name, wherever it stands in a text: until the year 4199."""
 
 
 def _base32(number: int, digits: int) -> str:

@@ -6,6 +6,7 @@ from nbflow.core import names
 from nbflow.engine.commands import COMMANDS, Answer, Call, Command, Front, commands
 from nbflow.errors import NbflowError, NotFoundError, UsageError
 from nbflow.jupyter.line import Scanner, Takes, seconds_of, split
+from nbflow.jupyter.stable import stable
 from nbflow.jupyter.table import Table, step_table
 from nbflow.jupyter.waiting import Wait
 from nbflow.store.wording import standing_text
@@ -161,6 +162,8 @@ class CommandLine:
     def _show_answer(self, answer: Answer) -> Any:
         if answer.instance is not None:
             return self._show(answer.instance)
+        if self._magics.settings.stable_output:
+            answer = stable(answer)
         if answer.line:
             print(answer.line)  # noqa: T201
         if answer.columns and answer.rows:

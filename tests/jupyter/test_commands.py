@@ -1,8 +1,12 @@
 """`%workflow`: the notebook's half of the one table of commands, and Tab."""
 
+import re
+
 import pytest
 
-from nbflow.engine.commands import COMMANDS, Front, commands
+from nbflow.engine.commands import COMMANDS, Answer, Front, commands
+from nbflow.ids import new_instance_id
+from nbflow.jupyter.stable import stable
 from tests.jupyter.kernels import Kernel, kernel_in
 
 pytestmark = pytest.mark.kernel
@@ -58,6 +62,44 @@ def test_list_shows_instances_newest_first(kernel):
     assert "waiting" in table
     assert "a1" not in kernel.run("%workflow list Asks --limit 1", ok=True).text
     assert "no instances" in kernel.run("%workflow list --status complete", ok=True).stdout
+
+
+def test_answers_leave_times_and_generated_ids_out_where_stable_output_is_asked_for(tmp_path):
+    with kernel_in(tmp_path, env={"NBFLOW_STABLE_OUTPUT": "1"}) as kernel:
+        kernel.run(SETUP, ok=True)
+        kernel.run(ASKS.format(line=" --as inst"), ok=True)
+        kernel.run("inst.wait(20)", ok=True)
+        shown = kernel.run("%workflow list", ok=True).result
+        rows = [line.split() for line in shown["text/plain"].splitlines()]
+        assert rows == [["workflow", "id", "status", "steps", "error"], ["Asks", "asks-…", "waiting", "2/3"]]
+        assert "20" not in shown["text/html"]
+        assert kernel.run("%workflow pause", ok=True).stdout == "asks-…: paused\n"
+        entries = kernel.run("%workflow history", ok=True).result["text/plain"]
+        assert "do.finished" in entries
+        assert re.search(r"\d\d:\d\d", entries) is None
+
+
+def test_only_what_is_generated_of_an_id_is_left_out():
+    made, day = new_instance_id("Ingest"), "2026-11-30T08:00:00+00:00"
+    rows = [(made, day), (f"{made}.c-1", "my-own-id"), ("nightly-20261130T0600Z", f"due_at={day}")]
+    told = stable(Answer(f"sent 'go' to {made!r}", ("id", "created", "more"), [(left, 1, right) for left, right in rows]))
+    assert told.line == "sent 'go' to 'ingest-…'"
+    assert told.columns == ("id", "more")
+    assert told.rows == [("ingest-…", "…"), ("ingest-….c-1", "my-own-id"), ("nightly-…", "due_at=…")]
+
+
+def test_an_instance_of_a_notebook_that_died_says_so_elsewhere(tmp_path):
+    with kernel_in(tmp_path, env={"JPY_SESSION_NAME": str(tmp_path / "a.ipynb")}) as kernel:
+        kernel.run(SETUP, ok=True)
+        kernel.run(ASKS.format(line="a1 --as inst"), ok=True)
+        kernel.run("inst.wait(20)", ok=True)
+        kernel.kill()
+    with kernel_in(tmp_path, env={"JPY_SESSION_NAME": str(tmp_path / "b.ipynb")}) as kernel:
+        kernel.run(SETUP, ok=True)
+        assert "waiting, interrupted in a.ipynb" in kernel.run("%workflow list", ok=True).text
+        assert "Asks: interrupted in a.ipynb" in kernel.run("%workflow show a1", ok=True).text
+        said = kernel.run("%workflow resume a1", ok=True).stdout
+        assert "a1: waiting, interrupted in a.ipynb; nobody runs it now, it goes on when its notebook a.ipynb next" in said
 
 
 @pytest.mark.parametrize("word", ["a1", "Asks/a1", "Asks", "inst", ""])
