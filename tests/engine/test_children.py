@@ -11,9 +11,11 @@ from nbflow.core.model import Kind, Status, StepKey, StepType
 from nbflow.core.names import instance_id as checked_id
 from nbflow.engine.engine import Engine
 from nbflow.engine.entrypoint import WorkflowEntrypoint
+from nbflow.engine.env import Env
+from nbflow.engine.recovery import register_only
 from nbflow.errors import AlreadyExistsError, InstanceFailedError
 from nbflow.testing import ManualClock
-from tests.engine.conftest import Gate, eventually, kinds
+from tests.engine.conftest import Gate, entrypoint, eventually, kinds, source_of
 
 
 class Child(WorkflowEntrypoint):
@@ -120,6 +122,51 @@ def _wait_for(engine, instance_id):
         except NotFoundError:
             threading.Event().wait(0.01)
     raise AssertionError(instance_id)
+
+
+@pytest.mark.parametrize(("way", "notebook"), [("child", "a.ipynb"), ("child", "b.ipynb"), ("env", "a.ipynb")])
+def test_a_parent_that_goes_on_takes_its_child_up_where_registering_left_it_alone(lab, way, notebook):
+    """S51, S60: but not one that last ran in another notebook, with other code."""
+
+    async def child(event, step):
+        await step.sleep("z", "1 minute")
+        return 7
+
+    async def other(event, step):
+        await step.sleep("z", "1 minute")
+        return 8
+
+    async def parent(event, step):
+        return await step.child("c", "Child")
+
+    async def by_env(event, step):
+        async def make():
+            created = await event_env.Child.create("own")
+            return await created
+
+        return await step.do("make", make)
+
+    event_env = Env(lab.engine)
+    lab.workflow(child, "Child")
+    run = parent if way == "child" else by_env
+    lab.start(run, id="p", name="Parent")
+    name = "p.c-1" if way == "child" else "own"
+    eventually(lambda: lab.engine.store.find(name, "Child") and lab.engine.get(name).status().status is Status.WAITING)
+    later = lab.revive(notebook=notebook)
+    event_env = Env(later.engine)
+    code = child if notebook == "a.ipynb" else other
+    register_only(later.engine, entrypoint(code), "Child")
+    assert later.engine.get(name).view().unattended
+    resumed = later.engine.register(entrypoint(run), "Parent", source=source_of(run)).get("p")
+    if notebook == "b.ipynb":
+        resumed.resume()
+        eventually(lambda: later.engine.ends._waiting)  # it has looked for its child
+        assert "kernel is gone" in later.engine.get(name).status().interrupted
+        return
+    eventually(lambda: later.engine.get(name).view().here)
+    eventually(lambda: later.engine.get(name).status().status is Status.WAITING)
+    later.move("2 minutes")
+    assert resumed.wait(20, until="finished").output == 7
 
 
 def test_terminating_the_parent_leaves_the_child(engine):

@@ -54,6 +54,16 @@ def test_the_text_says_what_it_waits_for_and_how_far_it_is() -> None:
     assert fallback.text(waiting().view()) == "Ingest: waiting for 'approval' (2 of 4 steps)"
 
 
+def test_a_child_is_waited_for_and_is_no_question_to_anybody() -> None:
+    inst = FakeInstance()
+    inst.write(Kind.CHILD_STARTED, 1, "make", order=1, workflow="Child", id="ingest-01jd3k7q.make-1")
+    view = inst.view()
+    assert fallback.text(view) == "Ingest: waiting for 'make' (0 of 1 steps)"
+    assert view.waits == ()
+    assert view.children == (("make", "Child", "ingest-01jd3k7q.make-1"),)
+    assert "send-event" not in html(inst)
+
+
 def test_the_text_of_each_outcome() -> None:
     inst = FakeInstance()
     assert fallback.text(inst.view()) == "Ingest: running"
