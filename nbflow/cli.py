@@ -79,6 +79,7 @@ class Shell:
             told = {"workflow": view.workflow, "id": view.instance_id, **instance_facts(view)}
             told["steps"] = [dict(zip(columns, row)) | {"items": _items(step)} for row, step in zip(rows, steps)]
             told["waits"] = [{"name": one.name, "event_type": one.event_type, "until": one.due_at} for one in view.waits]
+            told["children"] = [dict(zip(("step", "workflow", "id"), child)) for child in view.children]
             told["output"] = _output(instance, view) if view.status is Status.COMPLETE else None
             told["error"] = None if view.error is None else str(view.error)
             self._tell(told)

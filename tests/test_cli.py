@@ -224,6 +224,8 @@ def test_a_parent_run_again_after_a_death_takes_its_children_up_again(command, k
     told = command("show", "p1").stdout
     assert "interrupted in family.py" in told
     assert "waits for its child 'p1.c-1': nbflow show Child/p1.c-1" in told
+    told = json.loads(command("--json", "show", "p1").stdout)
+    assert (told["waits"], told["children"]) == ([], [{"step": "c", "workflow": "Child", "id": "p1.c-1"}])
     command("run", "family.py:Parent", "p1", "--params", params)
     assert (tmp_path / "side.txt").read_text() == "first\n"
 

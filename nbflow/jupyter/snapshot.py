@@ -4,7 +4,6 @@ The page gets one state of at most 20 kB as often as something changes: the head
 they fit. Whatever else it shows it asks for: pages of rows, one step in full.
 """
 
-import dataclasses
 import json
 import math
 from collections.abc import Collection, Mapping
@@ -26,6 +25,7 @@ FEW_ROWS = 60
 
 _NOTE = 140
 _WAITS = 20
+_WORK = ("done", "total", "running", "retrying", "failed")
 _PROMPT = 600
 _SCHEMA_BYTES = 4_000
 _TRIES = 8
@@ -72,7 +72,7 @@ def head_json(view: InstanceView) -> dict[str, Any]:
         "unreached": len(view.unreached),
         "stale": view.stale,
         "failed_items": view.failed_items,
-        "work": None if view.work is None else dataclasses.asdict(view.work),
+        "work": None if view.work is None else {name: getattr(view.work, name) for name in _WORK},
         "rollback": view.rollback,
         "same": view.code_same,
         "sleeping": sleeping,

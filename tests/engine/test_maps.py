@@ -880,7 +880,7 @@ def test_the_work_of_an_instance_counts_items_in_place_of_their_maps(lab):  # PA
     lab.idle()
     view = instance.view()
     assert (view.done, view.total) == (2, 3)
-    assert view.work == Work(done=5, total=7, running=0, retrying=0, failed=1)
+    assert view.work == Work(done=5, total=7, running=0, retrying=0, failed=1, items_done=4, items_total=5)
 
 
 def test_retry_failed_of_an_unfinished_instance_with_failed_items_says_so_and_of_many_leaves_it_out(lab):  # S61
