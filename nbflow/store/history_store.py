@@ -321,7 +321,7 @@ class FileStore:
 
     def sql(self, query: str, *, files: bool = True) -> Any:
         """Run *query* read-only over everything recorded; see `Store.sql`."""
-        asked = queries.checked(query, files=files)
+        asked = queries.checked(query, self._layout, files=files)
 
         def run(connection: duckdb.DuckDBPyConnection) -> Any:
             return queries.run(asked, connection, queries.file_attached(self._layout), files=files)

@@ -12,7 +12,7 @@ import duckdb
 from nbflow.core.log import LogChunk
 from nbflow.core.model import Entry
 from nbflow.errors import StoreError, UsageError
-from nbflow.store import lines, migrate, shape
+from nbflow.store import copying, lines, migrate, shape
 from nbflow.store.database import NAME, NEW, Database, connect, identifier, make_schema, quoted, translated
 from nbflow.store.desk import placed
 from nbflow.store.layout import Layout
@@ -22,17 +22,17 @@ MOST = 1_000_000
 _WRAPPED = frozenset({"SELECT", "RELATION", "MULTI"})  # multi: a pivot without a list of values, which asks for them first
 _ALLOWED = _WRAPPED | {"EXPLAIN", "PRAGMA", "COPY"}
 _NO_FILES = "the query reads or writes files, and this engine was made with sql_files=False; ask without them"
-_EXPLAINS = re.compile(r"^explain\s+(analyze\s+|\([^()]*\)\s*)?", re.I)
 _TELLS = re.compile(
     r"pragma\s+(table_info|show|show_tables\w*|database_list|database_size|storage_info|functions|version)\b", re.I
 )
 
 
-def checked(query: str, *, files: bool = True) -> tuple[str, str]:
-    """The one statement in *query*, and its type.
+def checked(query: str, layout: Layout, *, files: bool = True) -> tuple[str, str]:
+    """The one statement in *query*, as it is to run, and its type.
 
     Raises:
-        UsageError: there is none, or several, or it would change the history; or it writes a file without *files*.
+        UsageError: there is none, or several, or it would change the history or a file of the store in *layout*; or it writes
+            a file without *files*.
     """
     try:
         statements = duckdb.extract_statements(query)
@@ -45,21 +45,29 @@ def checked(query: str, *, files: bool = True) -> tuple[str, str]:
     kind = str(statements[0].type).rpartition(".")[2].upper()
     text = statements[0].query.strip().rstrip(";")
     tells = kind != "PRAGMA" or _TELLS.match(text)  # others act, and "import database" counts as one
-    if kind not in _ALLOWED or not tells or (kind == "COPY" and not _copies_out(text)):
+    if kind not in _ALLOWED or not tells or (kind == "COPY" and copying.reads_in(text)):
         msg = (
             f"sql only reads the history, this is {kind.replace('_', ' ').lower()}: change it by the methods of engine and "
             f"instance, or work on a copy (engine.backup)"
         )
         raise UsageError(msg)
-    if kind == "COPY" and not files:
-        raise UsageError(_NO_FILES)
-    if kind == "EXPLAIN" and (explained := _EXPLAINS.sub("", text, count=1)) != text:
-        checked(explained, files=files)  # to analyse a statement is to run it
+    if kind == "COPY":
+        if not files:
+            raise UsageError(_NO_FILES)
+        text = copying.rebuilt(text, layout, lambda asked: _asked(asked, layout))
+    if kind == "EXPLAIN":  # to analyse a statement is to run it
+        how, explained = copying.explained(text)
+        text = f"{how} {checked(explained, layout, files=files)[0]}"
     return text, kind
 
 
-def _copies_out(text: str) -> bool:
-    return "from" not in text.lower().split("(")[0].split()[:3] and " to " in f" {' '.join(text.lower().split())} "
+def _asked(query: str, layout: Layout) -> str:
+    """The query of a copy: one that could stand by itself."""
+    text, kind = checked(query, layout)
+    if kind not in _WRAPPED:
+        msg = f"a copy writes what a select gives, this is {kind.lower()}"
+        raise UsageError(msg)
+    return text
 
 
 def run(
@@ -142,7 +150,7 @@ def relation_of(
     files: bool = True,
 ) -> Any:
     """Run *query* over entries that are in no file."""
-    asked = checked(query, files=files)
+    asked = checked(query, Layout(artifacts, artifacts), files=files)
 
     def attach(connection: duckdb.DuckDBPyConnection) -> None:
         connection.execute(f"attach ':memory:' as {NAME}")
