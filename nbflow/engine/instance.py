@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from nbflow.core.history import Head, History, StepRecord, settled, status_of
 from nbflow.core.log import LogItem
 from nbflow.core.model import FINISHED, Entry, InstanceStatus, Status, StepKey, StepState, StepType
+from nbflow.core.told import as_told
 from nbflow.engine import control
 from nbflow.engine.code.codes import code_of, code_same, stale_steps
 from nbflow.engine.current import panel_of
@@ -135,7 +136,7 @@ class WorkflowInstance:
         Args:
             name, count: of the map.
             start, stop: the page, of those that *state* leaves.
-            state: only items that stand so: "running", "retrying", "finished", "failed", "interrupted".
+            state: only items that stand so: "running", "retrying", "finished", "failed", "interrupted", "cancelled".
 
         Raises:
             NotFoundError: no such map is recorded.
@@ -146,7 +147,7 @@ class WorkflowInstance:
         """The view of one of its steps."""
         code = code_of(self._engine, step, self.created_seq)
         log, progress = partial(self._read_log, step), None if (kept := self._log(step)) is None else kept.progress
-        return step_view(step, history.replayed, partial(self.load, step), code, log, progress)
+        return step_view(as_told(history, step), history.replayed, partial(self.load, step), code, log, progress)
 
     def _log(self, step: StepRecord) -> Log | None:
         """What a running attempt puts out."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from nbflow.core.history import History, StepRecord
 from nbflow.core.items import Items
 from nbflow.core.model import StepState, StepType
+from nbflow.core.told import steps_as_told
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,21 +46,21 @@ class Work:
 
 
 def counts_of(record: StepRecord, items: Items) -> ItemCounts:
-    """How far a map is."""
-    states = [item.state for item in items.open.values()]
+    """How far a map is; *record* as it is told."""
+    states = [] if record.ended_at is not None else [item.state for item in items.open.values()]
     return ItemCounts(
         items.done,
         items.total,
         states.count(StepState.RUNNING),
         states.count(StepState.RETRYING),
         items.failed,
-        None if record.ended else items.rate,
+        None if record.ended_at is not None else items.rate,
     )
 
 
 def work_of(history: History) -> Work | None:
     """How far an instance is; None without maps."""
-    steps = [step for step in history.steps.values() if step.key.type is not StepType.ROLLBACK]
+    steps = [step for step in steps_as_told(history) if step.key.type is not StepType.ROLLBACK]
     maps = [counts_of(step, step.items) for step in steps if step.items is not None]
     if not maps:
         return None

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 
 from nbflow.core.history import History, StepRecord
 from nbflow.core.model import StepKey, StepState, StepType
+from nbflow.core.told import item_state, steps_as_told
 from nbflow.store.views import StepView
 
 FOLDED = 20
@@ -128,16 +129,16 @@ def outline(
     text: str = "",
 ) -> Outline:
     """The lines in order of start; with *wanted* those steps, ungrouped, and the items that *state* and *text* leave."""
-    ordered = sorted(history.steps.values(), key=lambda step: step.order)
+    ordered = sorted(steps_as_told(history), key=lambda step: step.order)
     lines = Outline()
     if wanted is not None:
         for step in ordered:
             if wanted(step):
                 lines.add(step)
             if step.items is not None and text not in str(step.key).casefold():
-                lines.add(_items_called(step, state, text), inside=True)
+                lines.add(_items_called(history, step, state, text), inside=True)
             elif step.items is not None and state is not None:
-                lines.add(_items(step, state), inside=True)
+                lines.add(_items(history, step, state), inside=True)
         return lines
     folded = _folded(ordered)
     members: dict[str, list[tuple[StepType, list[StepRecord]]]] = {}
@@ -146,7 +147,7 @@ def outline(
         if step.items is not None:
             lines.add(step)
             if (key.type, key.name) in opened:
-                lines.add(_items(step), inside=True)
+                lines.add(_items(history, step), inside=True)
         elif key.type not in folded.get(key.name, ()):
             lines.add(step)
         else:
@@ -170,19 +171,19 @@ def _folded(steps: list[StepRecord]) -> dict[str, list[StepType]]:
     return found
 
 
-def _items(step: StepRecord, state: StepState | None = None) -> ItemRange:
+def _items(history: History, step: StepRecord, state: StepState | None = None) -> ItemRange:
     items = step.items
     assert items is not None
-    count = len(items) if state is None else sum(items.state(key) is state for key in items.keys())  # noqa: SIM118
+    count = len(items) if state is None else sum(item_state(history, step, key) is state for key in items.keys())  # noqa: SIM118
     return ItemRange(step.key.name, step.key.count, 0, count, state)
 
 
-def _items_called(step: StepRecord, state: StepState | None, text: str) -> ItemRange:
+def _items_called(history: History, step: StepRecord, state: StepState | None, text: str) -> ItemRange:
     items = step.items
     assert items is not None
     name, count = step.key.name, step.key.count
     named = ((key, str(StepKey(step.key.type, name, count, key)).casefold()) for key in items.keys())  # noqa: SIM118
-    keys = tuple(key for key, name in named if text in name and (state is None or items.state(key) is state))
+    keys = tuple(key for key, name in named if text in name and (state is None or item_state(history, step, key) is state))
     return ItemRange(name, count, 0, len(keys), state, keys)
 
 

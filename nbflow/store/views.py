@@ -12,6 +12,7 @@ from nbflow.core.history import Attempt, History, StepRecord, error_info, settle
 from nbflow.core.log import LogItem, Progress, text_of
 from nbflow.core.maps import failed_items
 from nbflow.core.model import FINISHED, ErrorInfo, Owner, Status, StepKey, StepState, StepType, Waiting
+from nbflow.core.told import steps_as_told
 from nbflow.store.counts import ItemCounts, Work, counts_of, work_of
 
 _AT_WORK = (Status.QUEUED, Status.RUNNING, Status.WAITING_FOR_PAUSE, Status.ROLLING_BACK)
@@ -292,7 +293,7 @@ def step_view(
     read: Callable[[], tuple[LogItem, ...]] | None = None,
     progress: Progress | None = None,
 ) -> StepView:
-    """The view of one step; *load* decodes its output, *read* its log."""
+    """The view of one step, as it is told (core/told.py); *load* decodes its output, *read* its log."""
     retries = (record.config or {}).get("retries") or {}
     body = record.body
     return StepView(
@@ -393,4 +394,4 @@ def _changed_at(head: datetime, history: History) -> datetime:
 
 def _states(history: History) -> list[StepState]:
     # Handlers undo steps; they are shown in their rows, and are no part of how far the work is.
-    return [step.state for step in history.steps.values() if step.key.type is not StepType.ROLLBACK]
+    return [step.state for step in steps_as_told(history) if step.key.type is not StepType.ROLLBACK]

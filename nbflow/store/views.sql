@@ -74,6 +74,19 @@ join (
 join main.known_instances as i on i.created_seq = s.created_seq
 where e.seq > i.anew_seq;
 
+-- Maps that have not ended, and those whose stream `run` has left: what was open of their items is cancelled with them (S21).
+create view internal.open_maps as
+select created_seq, name, count, state, ended_at
+from main.known_steps
+where type = 'map' and key is null;
+
+-- Items that have not ended, with where their map stands, if it has not.
+create view internal.open_items as
+select s.created_seq, s.name, s.count, s.key, s.attempts, m.state as map_state, m.ended_at
+from main.known_steps as s
+left join internal.open_maps as m on m.created_seq = s.created_seq and m.name = s.name and m.count = s.count
+where s.type = 'map' and s.key is not null;
+
 -- Maps of which every open item waits for its next attempt: they wait too (S5).
 create view internal.resting_maps as
 select created_seq, name, count
@@ -83,7 +96,7 @@ group by created_seq, name, count
 having bool_and(state = 'retrying');
 
 -- Instances of which everything open waits, and not for an event that is there already. Of those that are over some are in it.
--- The row of a map says what its items do.
+-- The row of a map says what its items do, which may stand open when it has ended.
 create view internal.waiting as
 select s.created_seq
 from main.known_steps as s
@@ -96,10 +109,10 @@ left join internal.resting_maps as m
   and s.type = 'map'
   and s.key is null
 where s.state in ('running', 'retrying', 'sleeping', 'waiting')
+  and (s.type <> 'map' or s.key is null)
   and (s.state <> 'running' or m.name is not null or s.seq > i.fence_seq)
 group by s.created_seq
-having bool_or(m.name is not null or (s.state <> 'running' and (s.type <> 'map' or s.key is null)))
-  and bool_and(m.name is not null or s.state <> 'running')
+having bool_and(m.name is not null or s.state <> 'running')
   and count(w.seq) = 0;
 
 create view instances as
@@ -136,7 +149,8 @@ comment on column instances.error_message is 'text of the error that ended it';
 comment on column instances.code_hash is 'source of the workflow it ran last: hash in sources';
 comment on column instances.parent_id is 'id of the instance that made it';
 
--- Of a step that has ended one entry tells all.
+-- Of a step that has ended one entry tells all. One that stands open when its instance ends, or the map whose item it is, is told as
+-- ended with it (core/told.py): what is kept of it is where it goes on, should the instance be resumed.
 create view steps as
 select
   i.workflow,
@@ -173,14 +187,17 @@ select
   s.key,
   s.type,
   case
+    when s.ended_at is not null then s.state
+    when l.state = 'cancelled' then l.state
+    when i.ended_at is not null or (s.type = 'map' and s.key is not null and l.name is null) then 'interrupted'
     when s.state = 'running' and m.name is not null then 'retrying'
     when s.state = 'running' and s.seq < i.fence_seq then 'interrupted'
     else s.state
   end,
   s.attempts,
   s.started_at,
-  s.ended_at,
-  date_diff('microsecond', s.started_at, s.ended_at) / 1e6,
+  coalesce(s.ended_at, l.ended_at, i.ended_at) as over_at,
+  date_diff('microsecond', s.started_at, over_at) / 1e6,
   null,
   null,
   null,
@@ -194,7 +211,13 @@ left join internal.resting_maps as m
   and m.name = s.name
   and m.count = s.count
   and s.type = 'map'
-  and s.key is null;
+  and s.key is null
+left join internal.open_maps as l
+  on l.created_seq = s.created_seq
+  and l.name = s.name
+  and l.count = s.count
+  and s.type = 'map'
+  and s.key is not null;
 comment on view steps is 'one row per step, sleep, wait and map item; output_uri is the path of a stored table or array';
 comment on column steps.workflow is 'name of the workflow';
 comment on column steps.instance_id is 'id of the instance';
@@ -206,7 +229,7 @@ comment on column steps.type is 'do, sleep, wait, child, map (with a key: an ite
 comment on column steps.status is 'running, retrying, sleeping, waiting, finished, failed, cancelled or interrupted';
 comment on column steps.attempts is 'tries so far; 0 where there are none';
 comment on column steps.started_at is 'when it began';
-comment on column steps.ended_at is 'when it ended; empty before';
+comment on column steps.ended_at is 'when it ended, or what it was open in; empty before';
 comment on column steps.duration_s is 'seconds from begin to end, waits between tries counted in';
 comment on column steps.output is 'JSON of the result, where it has a JSON form';
 comment on column steps.output_type is 'type of the result';
@@ -241,13 +264,24 @@ select
   t.count,
   t.key,
   t.attempt,
-  case when t.state = 'running' and t.seq < i.fence_seq then 'interrupted' else t.state end,
+  case
+    when t.ended_at is not null then t.state
+    when l.map_state = 'cancelled' and l.attempts = t.attempt then 'cancelled'
+    when i.ended_at is not null or t.seq < i.fence_seq or (t.type = 'map' and l.map_state is null) then 'interrupted'
+    else t.state
+  end,
   t.started_at,
-  t.ended_at,
+  coalesce(t.ended_at, case when l.attempts = t.attempt then l.ended_at end, i.ended_at),
   t.error_type,
   t.error_message
 from main.known_attempts as t
-join main.known_instances as i on i.created_seq = t.created_seq;
+join main.known_instances as i on i.created_seq = t.created_seq
+left join internal.open_items as l
+  on l.created_seq = t.created_seq
+  and l.name = t.name
+  and l.count = t.count
+  and l.key = t.key
+  and t.type = 'map';
 comment on view attempts is 'one row per try of a step';
 comment on column attempts.workflow is 'name of the workflow';
 comment on column attempts.instance_id is 'id of the instance';

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from nbflow.clock import pause
 from nbflow.core.history import History, status_of
 from nbflow.core.model import FENCES, Draft, Kind, StepState, StepType
+from nbflow.core.told import as_told
 from nbflow.errors import StoreError, UsageError
 from nbflow.store import known, lines, queries
 from nbflow.store.desk import placed
@@ -111,10 +112,8 @@ def lives(draw):
 
 def told_by_fold(history):
     head = history.head
-    steps = {
-        (str(key.type), key.name, key.count): (str(step.state), step.attempt, step.ended_at is not None and step.ended)
-        for key, step in history.steps.items()
-    }
+    told = {key: as_told(history, step) for key, step in history.steps.items()}
+    steps = {(str(key.type), key.name, key.count): (str(step.state), step.attempt, step.ended_at) for key, step in told.items()}
     events = {(event.event_id, event.taken_at) for event in history.events.values()}
     attempts = {
         (
@@ -124,7 +123,7 @@ def told_by_fold(history):
             attempt.started_at,
             attempt.ended_at if attempt.state is not StepState.INTERRUPTED else None,
         )
-        for key, step in history.steps.items()
+        for key, step in told.items()
         for attempt in step.attempts
         if key.type is not StepType.ROLLBACK
     }
@@ -142,7 +141,7 @@ def told_by_fold(history):
 def told_by_views(ask):
     [(status, started_at, ended_at, error)] = ask("select status, started_at, ended_at, error_message from instances")
     steps = {
-        (kind, name, count): (state, attempts, ended is not None)
+        (kind, name, count): (state, attempts, ended)
         for kind, name, count, state, attempts, ended in ask("select type, name, count, status, attempts, ended_at from steps")
     }
     events = set(

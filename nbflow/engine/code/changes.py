@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from nbflow.core.history import StepRecord
 from nbflow.core.model import Entry, Kind, StepKey, StepState, StepType
 from nbflow.core.parts import BODY, Fingerprint, Part, fingerprint
+from nbflow.core.told import as_told
 from nbflow.engine.activation import Activation
 from nbflow.engine.code.codes import Differing, Present, StepCode, code_of, stale_steps
 from nbflow.engine.code.reach import inner_functions
@@ -182,7 +183,7 @@ class _Probe(LiveInstance):
 
     def _view(self, record: StepRecord, instance: "WorkflowInstance") -> StepView:
         code = code_of(self.engine, record, self.created_seq)
-        return step_view(record, self.history.replayed, partial(instance.load, record), code)
+        return step_view(as_told(self.history, record), self.history.replayed, partial(instance.load, record), code)
 
 
 def find_stale_by_name(engine: "Engine", instance: "WorkflowInstance", workflow: "Workflow") -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from nbflow.core.history import History, StepRecord
 from nbflow.core.maps import item_records
 from nbflow.core.model import StepKey, StepState, StepType
+from nbflow.core.told import item_state
 from nbflow.engine.maps.results import PAGE, ends_of, found, read_keys
 from nbflow.errors import NotFoundError, UsageError
 from nbflow.store.views import StepView
@@ -29,7 +30,7 @@ def item_page(
             msg = f"instance {instance.id!r} has no map {name!r} number {count}; recorded are: {known}"
             raise NotFoundError(msg)
         items = record.items
-        keys = list(items.keys()) if wanted is None else [key for key in items.keys() if items.state(key) is wanted]  # noqa: SIM118
+        keys = [key for key in items.keys() if wanted is None or item_state(history, record, key) is wanted]  # noqa: SIM118
         total = len(keys) if wanted is not None or items.total is None else max(len(keys), items.total)
     page = keys[start:stop]
     entries = [e for each in _pages(page) for e in engine.store.item_entries(instance.created_seq, name, count, each)]
