@@ -149,8 +149,8 @@ comment on column instances.error_message is 'text of the error that ended it';
 comment on column instances.code_hash is 'source of the workflow it ran last: hash in sources';
 comment on column instances.parent_id is 'id of the instance that made it';
 
--- Of a step that has ended one entry tells all. One that stands open when its instance ends, or the map whose item it is, is told as
--- ended with it (core/told.py): what is kept of it is where it goes on, should the instance be resumed.
+-- Of a step that has ended one entry tells all. One that stands open when its instance ends, or the map whose item it is, is told
+-- as ended with it (core/told.py): what is kept of it is where it goes on, should the instance be resumed.
 create view steps as
 select
   i.workflow,
