@@ -267,7 +267,8 @@ select
   case
     when t.ended_at is not null then t.state
     when l.map_state = 'cancelled' and l.attempts = t.attempt then 'cancelled'
-    when i.ended_at is not null or t.seq < i.fence_seq or (t.type = 'map' and l.map_state is null) then 'interrupted'
+    when i.ended_at is not null or t.seq < i.fence_seq then 'interrupted'
+    when t.type = 'map' and (l.map_state is null or t.attempt < l.attempts) then 'interrupted'
     else t.state
   end,
   t.started_at,

@@ -54,8 +54,8 @@ def lives(draw):
                 continue
             pen.write(end, "m", started_at=stories.seconds(1).isoformat(), **going)
             continue
-        if step.ended and step.state is not StepState.CANCELLED:
-            continue  # nothing of it runs
+        if step.ended and (called or step.state is not StepState.CANCELLED):
+            continue  # nothing of it runs, unless a replay under another claim calls it
         called = called and not step.ended
         if not called:  # the replay comes to the map before any of its items runs
             called = True
