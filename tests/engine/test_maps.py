@@ -893,3 +893,100 @@ def test_retry_failed_of_an_unfinished_instance_with_failed_items_says_so_and_of
         instance.retry_failed()
     Instances([instance]).retry_failed()
     assert instance.status().status is Status.WAITING
+
+
+# -- items of a finished map that were edited ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("keyed", "now", "why"),
+    [
+        (False, [("a", 1), ("b", 2), ("c", 3)], ()),
+        (False, [("a", 1), ("b", 9), ("c", 3)], ("item '1' changed",)),
+        (False, [("z", 0), ("a", 1), ("b", 2), ("c", 3)], ("item '0' changed", "item '1' changed", "item '2' changed")),
+        (False, [("a", 1), ("b", 2)], ("item '2' changed",)),
+        (True, [("c", 3), ("a", 1), ("b", 2)], ()),
+        (True, [("a", 1), ("b", 9), ("c", 3)], ("item 'b' changed",)),
+        (True, [("a", 1), ("b", 2)], ("item 'c' changed",)),
+        (True, [("a", 1), ("b", 2), ("c", 3), ("d", 4)], ("item '3' changed",)),
+    ],
+)
+@pytest.mark.parametrize("how", ["list", "tuple", "dict", "stream", "generator"])
+def test_a_finished_map_whose_items_were_edited_is_served_and_stale(lab, keyed, now, why, how):  # S57
+    items = [("a", 1), ("b", 2), ("c", 3)]
+
+    def given():
+        match how:
+            case "tuple":
+                return tuple(items)
+            case "dict":
+                return dict.fromkeys(items)
+            case "generator":
+                return (item for item in items)
+            case _:
+                return items
+
+    async def run(event, step):
+        found = step.map("m", lambda item: item[1], given(), key=(lambda item: item[0]) if keyed else None)
+        found = [value async for value in found] if how == "stream" else await found
+        await step.wait_for_event("go", "go")
+        return found
+
+    lab.start(run, id="one")
+    lab.idle()
+    items[:] = now
+    later = lab.revive()
+    later.workflow(run)
+    later.idle()
+    instance = later.engine.get("one")
+    view = instance.step("m")
+    assert view.stale == bool(why and how != "generator")
+    assert view.stale_why == (why if how != "generator" else ())
+    assert instance.view().stale_steps == ((view.key,) if view.stale else ())
+    instance.send_event("go")
+    assert later.finish(instance).output == [1, 2, 3]
+
+
+def test_a_look_at_the_items_of_a_finished_map_harms_nothing(lab):  # S57
+    class Breaks:
+        def __reduce__(self):
+            raise RuntimeError
+
+        def __eq__(self, other):
+            raise RuntimeError
+
+        __hash__ = None
+
+    hostile = False
+
+    async def run(event, step):
+        found = await step.map("m", lambda item: 1, [Breaks(), Breaks()] if hostile else [1, 2])
+        await step.wait_for_event("go", "go")
+        return found
+
+    lab.start(run, id="one")
+    lab.idle()
+    hostile = True
+    later = lab.revive()
+    later.workflow(run)
+    later.engine.get("one").send_event("go")
+    assert later.finish(later.engine.get("one")).output == [1, 1]
+
+
+def test_of_many_items_of_a_finished_map_the_first_are_compared_and_the_number(lab):  # S57
+    items = list(range(3_000))
+
+    async def run(event, step):
+        found = await step.map("m", lambda item: item, items, concurrency=16)
+        await step.wait_for_event("go", "go")
+        return len(found)
+
+    lab.start(run, id="one")
+    lab.idle()
+    for edit, stale in (({2_000: -1}, False), ({10: -1}, True)):
+        for place, value in edit.items():
+            items[place] = value
+        later = lab.revive()
+        later.workflow(run)
+        later.idle()
+        assert later.engine.get("one").step("m").stale is stale

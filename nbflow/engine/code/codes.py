@@ -107,12 +107,14 @@ class Codes:
             return {"code_hash": fingerprint.hash}
         return self._present(fn, args).marks()
 
-    def called(self, key: StepKey, record: StepRecord, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        """A recorded step was called: it is stale where its code or its arguments are not what they were (S57)."""
+    def called(
+        self, key: StepKey, record: StepRecord, fn: Callable[..., Any], args: tuple[Any, ...], edited: Sequence[str] = ()
+    ) -> None:
+        """A recorded step was called: it is stale where its code, arguments or *edited* items are not what they were (S57)."""
         self._recorded_calls += 1
         if record.state is not StepState.FINISHED or not ("code_hash" in record.body or "args_hash" in record.body):
             return
-        items = record.body.get("stale")
+        items = list(dict.fromkeys([*record.body.get("stale", ()), *edited]))[:_SHOWN]
         # A thousand of these are looked at before the first new body runs.
         if not args and not items and "args_hash" not in record.body:
             fingerprint, bound = of_callable(fn, args)

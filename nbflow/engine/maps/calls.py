@@ -9,6 +9,7 @@ from nbflow.core.history import StepRecord
 from nbflow.core.names import quoted
 from nbflow.engine.calls import Call, StepCall
 from nbflow.engine.context import is_async
+from nbflow.engine.maps.edited import edited_items
 from nbflow.engine.maps.run import Asked, MapRun
 from nbflow.engine.maps.sources import check_items
 from nbflow.engine.maps.streams import Stream, StreamIterator
@@ -90,7 +91,8 @@ def call_map(
     begin = None
     match decision:
         case replay.Recorded() if known is not None:
-            activation.live.codes.called(call.key, known, asked.fn, ())
+            edited = edited_items(known, asked.items, keyed=asked.key is not None)
+            activation.live.codes.called(call.key, known, asked.fn, (), edited)
         case None | replay.Recorded():
             pass
         case replay.HoldForCancel():
