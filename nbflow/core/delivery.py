@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from nbflow.core.items import HANDED
 from nbflow.core.model import StepKey, StepType
 
+_NEAR = 32  # places at the head that are looked at one by one
 _TAKEN = StepKey(StepType.MAP, HANDED)  # where a value of a stream was in the order
 
 
@@ -21,6 +22,7 @@ class Deliveries:
         self._recorded = list(recorded)
         self._known = frozenset(self._recorded)
         self._head = 0
+        self._places: dict[StepKey, collections.deque[int]] | None = None
         self._gone: set[StepKey] = {_TAKEN}
         self._taken: int | None = None
         self._arrived: collections.deque[StepKey] = collections.deque()
@@ -36,11 +38,8 @@ class Deliveries:
     def next(self, called: Mapping[StepKey, object]) -> StepKey | None:
         """Give the step whose result is handed out now; *called* holds the calls that still want one."""
         recorded = self._recorded
-        if called and self._skip_gone() < len(recorded):
-            for place in range(self._head, len(recorded)):
-                key = recorded[place]
-                if key in called and key not in self._gone:
-                    return self._take(key, place)
+        if called and self._skip_gone() < len(recorded) and (place := self._first_called(called)) is not None:
+            return self._take(recorded[place], place)
         self._taken = None
         arrived = self._arrived
         while arrived:
@@ -48,6 +47,32 @@ class Deliveries:
             if key in called:
                 return key
         return None
+
+    def _first_called(self, called: Mapping[StepKey, object]) -> int | None:
+        """The place of the first recorded result that was called.
+
+        Near the head it is nearly always. Where much there is never called (steps in bodies that do not run again, renamed
+        ones), to pass over all of it for each result would take the square of its number.
+        """
+        recorded, gone = self._recorded, self._gone
+        for place in range(self._head, min(self._head + _NEAR, len(recorded))):
+            if recorded[place] in called and recorded[place] not in gone:
+                return place
+        if self._head + _NEAR >= len(recorded):
+            return None
+        if self._places is None:
+            self._places = {}
+            for place, key in enumerate(recorded):
+                self._places.setdefault(key, collections.deque()).append(place)
+        waiting = (self._place(key) for key in called if key not in gone)
+        return min((place for place in waiting if place is not None), default=None)
+
+    def _place(self, key: StepKey) -> int | None:
+        assert self._places is not None
+        places = self._places.get(key)
+        while places and self._recorded[places[0]] != key:  # a value of a stream that was taken
+            places.popleft()
+        return places[0] if places else None
 
     def _skip_gone(self) -> int:
         """Where the first recorded result is that still waits for its call or its turn."""
@@ -83,6 +108,7 @@ class Deliveries:
         """It could not be handed out now: it is the next one again."""
         if self._taken is not None:
             self._recorded[self._taken] = key
+            self._places = None
             self._head = min(self._head, self._taken)
         elif key not in self._known or key.key == HANDED:
             self._arrived.appendleft(key)

@@ -130,8 +130,6 @@ class Engine:
         """
         self.check_open()
         workflow, changed = self.registry.register(cls, name, source)
-        if workflow.source:
-            self.store.save_source(workflow.code_hash, workflow.source)
         self.on_loop(lambda: self._replace_code(workflow) if changed else self.retry_interrupted())
         self.schedules.registered(workflow)
         if resume:

@@ -31,10 +31,7 @@ def register_only(engine: "Engine", cls: type[Any], name: str | None = None) -> 
         UsageError: the class cannot be a workflow.
     """
     engine.check_open()
-    workflow, _ = engine.registry.register(cls, name, None)
-    if workflow.source:
-        engine.store.save_source(workflow.code_hash, workflow.source)
-    return workflow
+    return engine.registry.register(cls, name, None)[0]
 
 
 def register_all(engine: "Engine", module: ModuleType, first: type[Any]) -> str | None:

@@ -141,12 +141,14 @@ class Registry:
         self._lock = threading.Lock()
 
     def register(self, cls: type[Any], name: str | None, source: str | None) -> tuple[Workflow, bool]:
-        """Check and keep a class; also says whether it is new or its code has changed."""
+        """Check and keep a class, its source in the store; also says whether it is new or its code has changed."""
         check_class(cls)
         name = names.workflow_name(name if name is not None else cls.__name__)
+        fresh = Workflow(self._engine, name, cls, source)
+        if fresh.source:
+            self._engine.store.save_source(fresh.code_hash, fresh.source)
         with self._lock:
             known = self._known.get(name)
-            fresh = Workflow(self._engine, name, cls, source)
             if known is None:
                 self._known[name] = fresh
                 return fresh, True
