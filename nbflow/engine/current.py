@@ -55,9 +55,10 @@ def current_engine() -> "Engine":
             _engine = _make()
             return _engine
         from nbflow.engine.engine import Engine
+        from nbflow.engine.stores import named_store
 
         keywords = {} if _notebook is None else _notebook.settings()
-        path = keywords.pop("path", None) or os.environ.get("NBFLOW_STORE") or None
+        path = named_store(keywords.pop("path", None) or None)
         new = not Path(path or DEFAULT_STORE).expanduser().exists()
         _engine = Engine(path, notebook=notebook_name(), **keywords)
         atexit.unregister(_close_at_exit)

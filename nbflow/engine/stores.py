@@ -8,11 +8,15 @@ from nbflow.store.memory import MemoryStore
 from nbflow.values import sealing
 
 
+def named_store(path: str | os.PathLike[str] | None) -> str | os.PathLike[str] | None:
+    """The store that is meant: *path*, else what `NBFLOW_STORE` names; None for the default one (API.md §12)."""
+    return (os.environ.get("NBFLOW_STORE") or None) if path is None else path
+
+
 def open_store(path: str | os.PathLike[str] | None, notebook: str, lock_timeout: float, clock: Clock) -> Store:
     """Open the store in that DuckDB file, one in memory for ":memory:"; None stands for NBFLOW_STORE, else the default."""
     sealing.wanted()  # a key that cannot serve is said before anything is stored
-    if path is None:
-        path = os.environ.get("NBFLOW_STORE") or None
+    path = named_store(path)
     if path is not None and os.fspath(path) == ":memory:":
         return MemoryStore(clock)
     from nbflow.store.history_store import FileStore

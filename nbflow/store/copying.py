@@ -14,6 +14,7 @@ import duckdb
 
 from nbflow.errors import UsageError
 from nbflow.store.database import quoted
+from nbflow.store.descriptor import named
 from nbflow.store.layout import DEFAULT, Layout
 
 _FORM = "copy (select …) to 'result.parquet', with options after it in parentheses, such as (format parquet)"
@@ -185,16 +186,8 @@ def _is_of_store(path: Path, layout: Layout) -> bool:
     folder = DEFAULT.parts[0]
     if any(part.casefold().endswith(folder) for part in path.parts) or path in (layout.file, layout.wal):
         return True
-    own = {_identity(each) for each in (layout.file, layout.wal, layout.folder)} - {None}
-    return any(_identity(each) in own for each in (path, *path.parents))  # by another name, where case does not count
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
+    own = {named(each) for each in (layout.file, layout.wal, layout.folder)} - {None}
+    return any(named(each) in own for each in (path, *path.parents))  # by another name, where case does not count
 
 
 def _untold() -> UsageError:

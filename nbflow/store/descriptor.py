@@ -16,6 +16,14 @@ def identity(status: os.stat_result) -> Identity:
     return status.st_dev, status.st_ino
 
 
+def named(path: str | os.PathLike[str]) -> Identity | None:
+    """The file that has this name now, None where none has."""
+    try:
+        return identity(os.stat(path))
+    except OSError:
+        return None
+
+
 class Descriptor:
     """An open file, known by more than its number. It is read and written by position: its offset is its mark.
 

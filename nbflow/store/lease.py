@@ -18,7 +18,7 @@ from typing import Any
 from nbflow.clock import SystemClock, pause
 from nbflow.core.model import Owner
 from nbflow.errors import StoreError
-from nbflow.store.descriptor import Descriptor, Identity, identity
+from nbflow.store.descriptor import Descriptor, named
 from nbflow.store.files import open_own, write_own
 from nbflow.store.layout import Layout, sync_folder, unwritable
 
@@ -57,13 +57,6 @@ def let_go(lock: Descriptor) -> None:
     lock.close()
 
 
-def _named(path: Path) -> Identity | None:
-    try:
-        return identity(os.stat(path))
-    except OSError:
-        return None
-
-
 class FileLock:
     """An exclusive lock on a file of its own, which may be deleted under us and is then made again."""
 
@@ -86,7 +79,7 @@ class FileLock:
 
     def in_place(self) -> bool:
         """Whether the file that is locked is still the one of that name."""
-        return self._held is not None and self._held.good and self._held.file == _named(self.path)
+        return self._held is not None and self._held.good and self._held.file == named(self.path)
 
     def release(self) -> None:
         """Give it back."""
@@ -228,9 +221,9 @@ class LifeLock:
 
     def keep(self) -> None:
         """Lock it anew where its file was deleted or its descriptor closed; others would take this engine for dead."""
-        if self._held.number < 0 or (self._held.good and self._held.file == _named(self.path)):
+        if self._held.number < 0 or (self._held.good and self._held.file == named(self.path)):
             return
-        if _named(self.path) is None:
+        if named(self.path) is None:
             self._held.close()
             self._held = self._locked()
         elif not self._held.good:
@@ -269,7 +262,7 @@ def seize(folder: Path, engine: str) -> tuple[bool | None, Descriptor | None]:
         except FileNotFoundError:
             return None, None
         free = _try_lock(lock.number, fcntl.LOCK_SH, path)
-        if lock.file == _named(path):
+        if lock.file == named(path):
             if free:
                 return False, lock
             lock.close()
@@ -360,7 +353,7 @@ class News:
 
     def _opened(self) -> Descriptor:
         file = self._file
-        if file is None or not file.good or file.file != _named(self._path):
+        if file is None or not file.good or file.file != named(self._path):
             self.forget()
             try:
                 file = Descriptor(open_own(self._path, os.O_RDWR | os.O_CREAT))

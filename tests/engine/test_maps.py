@@ -677,9 +677,9 @@ def test_an_item_that_kills_the_kernel_is_found_and_named(lab):  # S27
     instance = lab.start(run)
     hang.reached(3)
     for _ in range(2):
-        lab = lab.revive()
+        lab, before = lab.revive(), hang.came
         lab.workflow(run)
-        hang.reached(hang.came + 1)
+        hang.reached(before + 1)
     eventually(lambda: lab.engine.get(instance.id).step("m").items.running == 1)
     lab = lab.revive()
     lab.workflow(run)

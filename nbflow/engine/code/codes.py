@@ -114,7 +114,9 @@ class Codes:
         self._recorded_calls += 1
         if record.state is not StepState.FINISHED or not ("code_hash" in record.body or "args_hash" in record.body):
             return
-        items = list(dict.fromkeys([*record.body.get("stale", ()), *edited]))[:_SHOWN]
+        items = record.body.get("stale", ())
+        if edited:
+            items = list(dict.fromkeys([*items, *edited]))[:_SHOWN]
         # A thousand of these are looked at before the first new body runs.
         if not args and not items and "args_hash" not in record.body:
             fingerprint, bound = of_callable(fn, args)

@@ -78,22 +78,13 @@ class Executors(MutableMapping[str, Any]):
 
     def check(self, name: str | None, what: str, step: object) -> None:
         """Refuse an `on=`, or a default executor, that names nothing."""
-        if (
-            name is None
-            and (default := self._engine.default_executor) is not None
-            and default not in HERE
-            and default not in self
-        ):
-            known = listed([*HERE, *self])
-            msg = (
-                f"{what} {step!r}: Engine(default_executor={default!r}) names no executor; known are {known}; add one: "
-                f"engine.executors[{default!r}] = …"
-            )
-            raise UsageError(msg)
-        if name is not None and name not in HERE and (not isinstance(name, str) or name not in self):
-            known = listed([*HERE, *self])
-            msg = f"{what} {step!r}: on={name!r} names no executor; known are {known}; add one: engine.executors[{name!r}] = …"
-            raise UsageError(msg)
+        asked = self._engine.default_executor if name is None else name
+        if asked is None or asked in HERE or (isinstance(asked, str) and asked in self):
+            return
+        given = f"Engine(default_executor={asked!r})" if name is None else f"on={name!r}"
+        known = listed([*HERE, *self])
+        msg = f"{what} {step!r}: {given} names no executor; known are {known}; add one: engine.executors[{asked!r}] = …"
+        raise UsageError(msg)
 
     def __getitem__(self, name: str) -> Any:
         with self._lock:
