@@ -108,7 +108,7 @@ def claim(
 
     def answer(given: dict[int, Claimed]) -> None:
         entries = {seq: one.entries for seq, one in given.items()}
-        if not claimed and None not in entries.values():
+        if part.last and not claimed and None not in entries.values():
             loader.answer(entries)
 
     for part in parts:
@@ -134,7 +134,7 @@ class _Claiming:
         self._heads: dict[int, Head] = {}
 
     def run(self, loader: Loader) -> dict[int, Claimed]:
-        return loader.after(self._load, self._claim)
+        return loader.after(self._load, self._claim, self._answer)
 
     def _load(self, session: Session) -> bool:
         """Take over the journals of the dead; False where some of them is left for another lease."""
@@ -169,6 +169,4 @@ class _Claiming:
             entries = session.entries(entry.created_seq, 0, entry.seq, left) if left else []
             claimed[entry.created_seq] = Claimed(entry, entries if len(entries) < left else None)
             left -= len(entries)
-        if self._part.last:
-            session.when_committed = lambda: self._answer(claimed)
         return claimed

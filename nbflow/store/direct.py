@@ -32,7 +32,7 @@ def create(loader: Loader, clock: Clock, drafts: Sequence[Draft], owner: Owner |
         there.update(_there(session, drafts))
         return complete
 
-    return loader.after(load, lambda session: _created(session, there, drafts, owner, clock))
+    return loader.after(load, lambda session: _created(session, there, drafts, owner, clock), loader.answer)
 
 
 def _there(session: Session, drafts: Sequence[Draft]) -> dict[str, int]:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import duckdb
@@ -193,16 +194,22 @@ class Loader:
                 raise self._locked(self.held_by or "another program", timeout)
             pause(CLASH)
 
-    def after(self, load: Callable[[Session], bool], work: Callable[[Session], T]) -> T:
+    def after(
+        self, load: Callable[[Session], bool], work: Callable[[Session], T], answer: Callable[[T], None] | None = None
+    ) -> T:
         """Hold one session after another until *load* says that nothing is left, and do *work* in the last of them.
 
-        Nothing is left when all is loaded that had been recorded when this began.
+        Nothing is left when all is loaded that had been recorded when this began. *answer* is given what *work* gave as soon
+        as what it wrote is durable: folding it into the file takes as long again.
         """
         horizon: dict[str, int] = {}
         while True:
             with self.session(horizon=horizon) as session:
                 if load(session):
-                    return work(session)
+                    given = work(session)
+                    if answer is not None:
+                        session.when_committed = partial(answer, given)
+                    return given
 
     def answer(self, given: object) -> None:
         """Give whoever waits for the present job what it will give, before its lease ends; what others wrote goes first."""

@@ -140,6 +140,8 @@ class Scale:
         return _ms(lambda: [view.status for view in self._engine.get(name).steps])
 
     def creating(self) -> float:
+        """With nothing else under way, the folding of the former one neither."""
+        self._engine.list()
         made = []
         took = _ms(lambda: made.append(self._small.create()))
         made[0].wait(60, until="finished")

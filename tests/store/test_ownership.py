@@ -135,9 +135,11 @@ def test_more_unfinished_ones_than_one_lease_takes_are_all_claimed(opened):
     assert [h.instance_id for h in store.heads(limit=None) if h.owner is None] == ["i700"]
 
 
-def test_a_claim_is_given_when_it_is_durable_before_it_is_folded_into_the_file(opened, monkeypatch):
+@pytest.mark.parametrize("what", [Kind.CREATED, Kind.CLAIMED])
+def test_what_is_created_or_claimed_is_given_when_it_is_durable_before_it_is_folded_into_the_file(opened, monkeypatch, what):
     store = opened()
-    [made] = store.create([draft("a")], None)
+    store.create([draft("a")], None)
+    [there] = store.heads()
     fold, folding = threading.Event(), threading.Event()
     detach = Database.detach
 
@@ -147,16 +149,20 @@ def test_a_claim_is_given_when_it_is_durable_before_it_is_folded_into_the_file(o
         return detach(database)
 
     monkeypatch.setattr(Database, "detach", waits)
-    [entries] = store.claim([made[0].created_seq], owner(store), "cell").values()
-    assert entries[-1].kind is Kind.CLAIMED
+    if what is Kind.CREATED:
+        [entries] = store.create([draft("b")], None)
+    else:
+        [entries] = store.claim([there.created_seq], owner(store), "cell").values()
+    assert entries[-1].kind is what
     assert folding.wait(60)
     fold.set()
-    assert store.head(made[0].created_seq).owner.engine == store.engine_id
+    assert store.read(entries[0].created_seq) == entries
 
 
 def test_a_claim_that_cannot_be_folded_into_the_file_is_a_claim_all_the_same(opened, monkeypatch, caplog):
     store = opened()
     [made] = store.create([draft("a")], None)
+    assert len(store.heads()) == 1
 
     def fails(_database: Database) -> bool:
         raise OSError(errno.EIO, "Input/output error", "history.duckdb")
