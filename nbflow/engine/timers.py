@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from nbflow.engine.engine import Engine
 
 LOOK_EVERY = 1.0
+_LAST = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)  # what is due later, `datetime.max` too, has no exact float
 
 
 class Timer:
@@ -97,10 +98,10 @@ class Timers:
         """When the next of them is due, as far as wall time can tell."""
         now = self._clock.now()
         wall, span = self._wall.next_due(), self._span.next_due()
-        due = [] if wall is None else [datetime.fromtimestamp(wall, UTC)]
+        due = [] if wall is None else [datetime.fromtimestamp(min(wall, _LAST.timestamp()), UTC)]
         if span is not None:
             left = math.ceil((span - self._clock.monotonic()) * 1e6)  # not a moment too early: it would not be due then
-            due.append(now + timedelta(microseconds=left))
+            due.append(now + min(timedelta(microseconds=left), _LAST - now))
         return min(due, default=None)
 
     def fire(self) -> None:

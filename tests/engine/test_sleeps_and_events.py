@@ -117,6 +117,17 @@ def test_sleeping_until_a_moment_ends_then(lab, as_number):  # S33
     assert instance.output == "awake"
 
 
+@pytest.mark.parametrize("last", [datetime.max.replace(tzinfo=UTC), datetime.max])  # the second is of this machine's zone
+def test_sleeping_until_the_last_moment_there_is_sleeps(lab, last):
+    async def run(event, step):
+        await step.sleep_until("for ever", last)
+
+    instance = lab.start(run)
+    lab.advance("400 days")
+    assert instance.status().status == "waiting"
+    assert instance.status().waiting_for[0].until.year == 9999
+
+
 def test_a_recorded_sleep_until_passes_silently_whatever_the_code_says_now(lab):  # S33
     when = datetime(2026, 1, 2, tzinfo=UTC)
 
