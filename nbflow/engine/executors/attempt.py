@@ -10,7 +10,6 @@ import pickle
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from nbflow import ids
 from nbflow.core.durations import text
 from nbflow.engine.context import bind, context_of
 from nbflow.engine.executors.packing import pack
@@ -77,10 +76,10 @@ class RemoteAttempt:
         begun_at: when its body began, by the engine's monotonic clock; None while it is queued.
     """
 
-    def __init__(self, body: "Body", place: Place) -> None:
+    def __init__(self, body: "Body", place: Place, uid: str) -> None:
         self.body, self.place, self.engine = body, place, body.engine
         self.attempt = body.attempt
-        self.key = f"{_plain(body.key.name)}-{ids.new_uid()}"
+        self.key = f"{_plain(body.key.name)}-{uid}"
         self.wanted = True
         self.begun_at: float | None = None
         self._run = ""

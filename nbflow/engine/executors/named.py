@@ -1,6 +1,7 @@
 """Executors by name, and the faces under which the engine knows them (API.md §7)."""
 
 import concurrent.futures
+import itertools
 import threading
 from collections.abc import Iterator, MutableMapping
 from typing import TYPE_CHECKING, Any
@@ -53,11 +54,12 @@ class Executors(MutableMapping[str, Any]):
         self._given: dict[str, Any] = {}
         self._places: dict[str, Place] = {}
         self._root: tuple[str, str] | None = None
+        self._attempts = itertools.count(1)
         self._lock = threading.RLock()
 
     def launch(self, body: "Body", name: str) -> RemoteAttempt:
         """Start an attempt on the executor of that name; on the loop."""
-        attempt = RemoteAttempt(body, self.place(name))
+        attempt = RemoteAttempt(body, self.place(name), f"{self._engine.store.engine_id}-{next(self._attempts)}")
         attempt.launch()
         return attempt
 
