@@ -224,8 +224,9 @@ def _make_task(
     loop: CountingLoop,
     coro: Coroutine[Any, Any, Any],
     context: contextvars.Context | None = None,
+    **more: Any,  # from Python 3.13.3 on the name comes this way too
 ) -> asyncio.Task[Any]:
-    task = asyncio.Task(coro, loop=loop, context=context)
+    task = asyncio.Task(coro, loop=loop, context=context, **more)
     activation = ACTIVATION.get() if context is None else context.get(ACTIVATION)
     if activation is not None:
         activation.tasks.add(task)
