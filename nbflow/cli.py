@@ -367,7 +367,7 @@ def _text(value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, datetime):
-        return value.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        return durations.local(value).strftime("%Y-%m-%d %H:%M:%S")
     return str(value).partition("\n")[0]
 
 

@@ -174,9 +174,20 @@ def _unit(word: str) -> int:
 def _moment(value: datetime) -> datetime:
     try:
         plain = datetime.combine(value.date(), value.timetz())
-        return plain.astimezone(UTC)
-    except (TypeError, ValueError):  # pandas' NaT calls itself a datetime; so do years that have no local time
+    except (TypeError, ValueError):  # pandas' NaT calls itself a datetime
         raise _UnreadableError("that is no moment in time; write a datetime, or seconds since 1970 as a number") from None
+    try:
+        return plain.astimezone(UTC)
+    except ValueError as error:  # what a year without local time raises, by the version of Python
+        raise OverflowError from error
+
+
+def local(at: datetime) -> datetime:
+    """A moment in the machine's own time zone, for people; as it is where the year 9999 would end before."""
+    try:
+        return at.astimezone()
+    except (ValueError, OverflowError):
+        return at
 
 
 def _hint_for_moment(value: object) -> str:

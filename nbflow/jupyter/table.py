@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+from nbflow.core.durations import local
 from nbflow.store.views import StepView
 
 
@@ -52,5 +53,5 @@ def _text(cell: object) -> str:
     if cell is None:
         return ""
     if isinstance(cell, datetime):
-        return cell.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        return local(cell).strftime("%Y-%m-%d %H:%M:%S")
     return str(cell).replace("\n", " ")

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
+from nbflow.core.durations import local
 from nbflow.core.model import Status, StepState
 from nbflow.core.names import UNSAFE
 from nbflow.store.views import InstanceView, StepView, stale_text, unreached_text
@@ -99,7 +100,7 @@ def between(start: datetime | None, end: datetime | None) -> str:
 
 def moment_text(at: datetime | None) -> str:
     """Say a moment in the machine's own time zone."""
-    return "" if at is None else at.astimezone().strftime("%Y-%m-%d %H:%M:%S %Z").strip()
+    return "" if at is None else local(at).strftime("%Y-%m-%d %H:%M:%S %Z").strip()
 
 
 def first_line(text: str, limit: int = 160) -> str:

@@ -197,6 +197,22 @@ def test_a_naive_deadline_is_local_time(monkeypatch):
         time.tzset()
 
 
+@pytest.mark.parametrize("zone", ["America/New_York", "Asia/Tokyo", "UTC"])
+def test_a_naive_deadline_at_the_ends_of_time_is_a_moment_or_refused_as_one_that_is_none(monkeypatch, zone):
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        for moment in (datetime.min, datetime.max):
+            try:
+                assert deadline(moment).tzinfo is UTC
+            except UsageError as refused:
+                assert "beyond the years 1 to 9999" in str(refused)  # noqa: PT017 - which of them, Python decides
+            assert durations.local(moment.replace(tzinfo=UTC)) == moment.replace(tzinfo=UTC)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
 @given(st.integers(-(10**10), 10**11))
 def test_a_number_is_epoch_seconds(seconds):
     assert deadline(seconds).timestamp() == seconds
