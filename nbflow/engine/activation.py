@@ -121,6 +121,7 @@ class Activation(Scope):
     def stop(self) -> None:
         """Start nothing more and hand nothing out; bodies in flight go on, user code that never rests is not waited for."""
         super().stop()
+        self.withdraw()
         self.engine.timers.after(GRACE, self._stop_restless)
 
     def _stop_restless(self) -> None:
@@ -329,6 +330,7 @@ class Activation(Scope):
             self.returned, self.output = True, task.result()
         else:
             self.failure = error
+            self.withdraw()
         self.on_quiet()
 
     def _conclude(self) -> None:

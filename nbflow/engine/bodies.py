@@ -156,6 +156,7 @@ class Body(OnExecutors):
         self._begin_output()
         if (on := self.on or self.engine.default_executor) is not None and on not in HERE:
             self._away = self.engine.executors.launch(self, on)
+            self.scope.queued[self] = None
         elif has_references(self.args):
             self.engine.threads.submit(contextvars.Context(), partial(with_values, self.args), self._loaded)
         else:
@@ -173,13 +174,17 @@ class Body(OnExecutors):
             return
         call = bind(self.fn, args, partial(context_of, self))
         if self.on == "main" and self.engine.main_queue.open:
-            self.engine.main_queue.put(partial(self._run_on_main, self.attempt, call))
+            self._for_main = partial(self._run_on_main, self.attempt, call)
+            self.engine.main_queue.put(self._for_main)
+            self.scope.queued[self] = None
         elif is_async(self.fn):
             drive = self._drive(self.attempt, call)  # its context is no activation's, so the loop need not know the task
             self._task = asyncio.Task(drive, loop=self.engine.loop, name=self.key.name, context=self.context)
             self._arm()
         else:
             self._job = self.engine.threads.submit(self.context.copy(), call, partial(self._returned, self.attempt), self._arm)
+            if not self._job.begun:
+                self.scope.queued[self] = None
 
     def _arm(self) -> None:
         self._timer = self.engine.timers.after(self.config.timeout.total_seconds(), self._time_out)
@@ -254,7 +259,8 @@ class Body(OnExecutors):
         self._awaited = 0
         if self._timer is not None:
             self._timer.cancel()
-        self._task = self._job = self._timer = None
+        self._task = self._job = self._timer = self._for_main = None
+        self.scope.queued.pop(self, None)
         self._finish_output()
         succeeded, result = outcome
         if not succeeded:
@@ -368,6 +374,7 @@ class Body(OnExecutors):
     def _close(self) -> None:
         """Nothing comes after it: let go of what holds it in turn, or its value stays until the garbage collector looks."""
         self._closed = True
+        self.scope.queued.pop(self, None)
         self.call.cancel = nothing_to_stop
         self.context, self.output = _LEFT, None
         if self.live.retries:

@@ -1,7 +1,7 @@
 """What a body runs for: an activation of `run`, or a rollback. Counts the work and records it in the instance's name."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import TYPE_CHECKING, Any
 
 from nbflow.core.model import Entry, Kind, StepKey
@@ -9,6 +9,7 @@ from nbflow.engine.calls import Call
 from nbflow.errors import StoreError
 
 if TYPE_CHECKING:
+    from nbflow.engine.executors.bodies import OnExecutors
     from nbflow.engine.live import LiveInstance
 
 
@@ -23,6 +24,7 @@ class Scope:
         over: it records nothing more, whatever its bodies still do.
         failure: the error that ends it; no further retries then (S19).
         closers: called when it is over.
+        queued: bodies that wait for a thread or on an executor, in order; some have begun there by now.
         tasks: the asyncio tasks of user code that belong to it.
     """
 
@@ -34,6 +36,7 @@ class Scope:
         self.stopping = False
         self.over = False
         self.failure: BaseException | None = None
+        self.queued: dict[OnExecutors, None] = {}
         self.tasks: set[asyncio.Task[Any]] = set()
         self.closers: list[Callable[[], None]] = []
         self._held: list[Callable[[], None]] = []
@@ -65,6 +68,12 @@ class Scope:
     def stop(self) -> None:
         """Start nothing more and hand nothing out; bodies in flight go on."""
         self.stopping = True
+
+    def withdraw(self, bodies: "Container[OnExecutors] | None" = None) -> None:
+        """Nothing new starts, or nothing of some *bodies*: have what is queued leave its queue."""
+        for body in [body for body in self.queued if bodies is None or body in bodies]:
+            self.queued.pop(body, None)
+            body.withdraw()
 
     def hold(self, act: Callable[[], None]) -> None:
         """Keep what falls due during a stop, should the stop be taken back (S41)."""

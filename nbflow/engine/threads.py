@@ -34,7 +34,7 @@ def call_in(context: contextvars.Context, call: Callable[[], Any]) -> Outcome:
 class ThreadJob:
     """One call for a thread; all its fields are the loop's."""
 
-    __slots__ = ("abandoned", "call", "context", "done", "finished", "late", "outcome", "started")
+    __slots__ = ("abandoned", "begun", "call", "context", "done", "finished", "late", "outcome", "started")
 
     def __init__(
         self,
@@ -44,8 +44,7 @@ class ThreadJob:
         done: Callable[[Outcome], None],
     ) -> None:
         self.context, self.call, self.started, self.done = context, call, started, done
-        self.abandoned = False
-        self.finished = False
+        self.abandoned = self.begun = self.finished = False
         self.late: Callable[[], None] | None = None
         self.outcome: Outcome | None = None
 
@@ -84,13 +83,20 @@ class BodyThreads:
         if job.finished or job.abandoned:
             return False
         job.abandoned = True
-        if job in self._queued:
-            self._queued.remove(job)
+        if self.withdraw(job):
             return False
         job.late = late
         self._busy -= 1
         self._threads -= 1
-        self._dispatch()
+        self._thread.post(self._dispatch)  # not now: those that are queued may be the next to be abandoned (S42)
+        return True
+
+    def withdraw(self, job: ThreadJob) -> bool:
+        """Take a job out of the queue; False where it has begun. Once only."""
+        if job.begun:
+            return False
+        if not self.closed:
+            self._queued.remove(job)
         return True
 
     def blocking(self, *, begins: bool) -> None:
@@ -121,6 +127,7 @@ class BodyThreads:
                 self._threads += 1
                 self._made += 1
                 threading.Thread(target=self._main, name=f"{self._name}-{self._made}", daemon=True).start()
+            job.begun = True
             job.started()
             self._inbox.put(job)
 
@@ -169,6 +176,14 @@ class MainQueue:
     def open(self) -> bool:
         """Whether anybody will drain it: else (a terminal without a wait) bodies run in threads."""
         return self.wake is not None or self._drainers > 0
+
+    def withdraw(self, job: Callable[[], None]) -> bool:
+        """Take a body out of the queue; False where it has begun."""
+        try:
+            self._jobs.remove(job)
+        except ValueError:
+            return False
+        return True
 
     def put(self, job: Callable[[], None]) -> None:
         """Queue a body for the main thread."""

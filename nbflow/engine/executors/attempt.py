@@ -54,6 +54,10 @@ class Place(Protocol):
         """Take an attempt; its outcome is told to it, from any thread."""
         ...
 
+    def withdraw(self, attempt: "RemoteAttempt") -> bool:
+        """Take an attempt out of the queue, for good; False where its body has begun, or may have."""
+        ...
+
     def leave(self, attempt: "RemoteAttempt") -> str:
         """Stop caring about an attempt; gives what has become of its body, for the record."""
         ...
@@ -205,6 +209,13 @@ class RemoteAttempt:
         what = self.leave()
         msg = f"attempt {self.attempt} took longer than {text(self.body.config.timeout)}; {what}"
         self.body.arrived(self.attempt, (False, StepTimeoutError(msg)))
+
+    def withdraw(self) -> bool:
+        """Take it out of its queue; False where its body has begun, or may have."""
+        if self.begun_at is not None or not self.place.withdraw(self):
+            return False
+        self._settle()
+        return True
 
     def leave(self) -> str:
         """Stop caring; gives what has become of the body."""

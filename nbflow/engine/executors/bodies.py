@@ -1,13 +1,16 @@
-"""The part of a body that is about executors: what an attempt over there comes to, and what is recorded of losses."""
+"""The part of a body that is about queues and executors: what an attempt over there comes to, what is recorded of one that
+was lost, and of one that had not begun when nothing new was to start."""
 
 import contextvars
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from nbflow.core.model import Kind
 from nbflow.engine.logs import tap
 from nbflow.engine.logs.output import OUTPUT, Output
-from nbflow.engine.threads import Outcome
+from nbflow.engine.threads import Outcome, ThreadJob
 from nbflow.engine.timers import Timer
+from nbflow.errors import StepInterruptedError
 from nbflow.values import failures, sealing
 
 if TYPE_CHECKING:
@@ -36,6 +39,8 @@ class OnExecutors:
     call: "Call"
     live: "LiveInstance"
     context: contextvars.Context
+    parent: object | None
+    _job: ThreadJob | None
     _timer: Timer | None
     _awaited: int
     _running: bool
@@ -47,6 +52,7 @@ class OnExecutors:
     def __init__(self) -> None:
         self.attempt = self.losses = self.unbegun = 0
         self._away: RemoteAttempt | None = None
+        self._for_main: Callable[[], None] | None = None  # it, where it is queued for the main thread
         self.output: Output | None = None
 
     @property
@@ -73,6 +79,28 @@ class OnExecutors:
         if delay is not None:
             self._away, self._awaited = None, 0
             self._timer = self.engine.timers.after(delay, self._again)
+
+    def withdraw(self) -> None:
+        """Nothing new starts: an attempt that has not begun leaves its queue, and is recorded as interrupted (S19, S40)."""
+        if self.parent is not None or not self._running or not self._leave_queue():
+            return  # what a body in flight has called belongs to it (S15)
+        why = "the instance was stopped" if self.scope.stopping else "the workflow or the map has failed"
+        self.interrupted(StepInterruptedError(f"attempt {self.attempt} had not begun and left its queue: {why}"), None)
+        self._away = self._for_main = self._job = None
+        self._awaited, self._running = 0, False
+        self.scope.in_flight -= 1
+        self.scope.hold(self._go_on)
+
+    def _leave_queue(self) -> bool:
+        if self._away is not None:
+            return self._away.withdraw()
+        if self._for_main is not None:
+            return self.engine.main_queue.withdraw(self._for_main)
+        return self._job is not None and self.engine.threads.withdraw(self._job)
+
+    def _go_on(self) -> None:
+        """The stop was taken back (S41)."""
+        self.begin(self.attempt + 1)
 
     def ran_again(self) -> int:
         """Record the attempt that a cluster began by itself; gives its number."""

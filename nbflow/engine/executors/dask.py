@@ -104,6 +104,14 @@ class DaskWorkers:
         """Pickle and send it, in a thread of ours."""
         self._desk.put(partial(self._submit, attempt))
 
+    def withdraw(self, attempt: RemoteAttempt) -> bool:
+        """See `Place`: of what the cluster has, nobody can tell in time whether it has begun."""
+        with self._lock:
+            if attempt.key in self._flying or attempt.key in self._futures:
+                return False
+            attempt.wanted = False
+            return True
+
     def leave(self, attempt: RemoteAttempt) -> str:
         """Tell the cluster that nobody wants it any more: one that runs there goes on, nothing stops it."""
         with self._lock:
@@ -140,6 +148,8 @@ class DaskWorkers:
             request = attempt.pack()
             client = self._ready()
             with self._lock:
+                if not attempt.wanted:
+                    return
                 self._flying[attempt.key] = attempt
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "Sending large graph")  # arguments are the user's to choose
@@ -262,6 +272,8 @@ class DaskWorkers:
         except BaseException as error:  # noqa: BLE001 - the scheduler was lost while the result came over
             result, status = error, "lost"
         with self._lock:
+            if status == "finished":
+                attempt.begun()
             mine = self._futures.pop(attempt.key, None) is future
             self._flying.pop(attempt.key, None)
         if not mine or not attempt.wanted:

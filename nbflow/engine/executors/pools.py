@@ -45,10 +45,14 @@ class ThreadsOf:
         if attempt.wanted:
             attempt.run_here()
 
+    def withdraw(self, attempt: RemoteAttempt) -> bool:
+        """See `Place`."""
+        future = self._futures.get(attempt)
+        return future is not None and future.cancel()
+
     def leave(self, attempt: RemoteAttempt) -> str:
         """Take it out of the queue, or leave it to its thread."""
-        future = self._futures.get(attempt)
-        return "taken out of its queue" if future is not None and future.cancel() else "abandoned, still running in its thread"
+        return "taken out of its queue" if self.withdraw(attempt) else "abandoned, still running in its thread"
 
     def retire(self) -> None:
         """Another has its name now; it is its maker's to shut down."""
@@ -87,6 +91,8 @@ class PoolOf:
             return
         try:
             with self._lock:
+                if not attempt.wanted:
+                    return
                 future = self._hand_over(request)
                 self._running[attempt] = future
                 self._queued.append(attempt)
@@ -115,6 +121,8 @@ class PoolOf:
         with self._lock:
             if attempt in self._queued:
                 self._queued.remove(attempt)
+                if not future.cancelled():
+                    attempt.begun()
             self._running.pop(attempt, None)
             self._promote()
         if future.cancelled():
@@ -140,13 +148,18 @@ class PoolOf:
             if made is not None:
                 self._executor, self._remade = made, True
 
-    def leave(self, attempt: RemoteAttempt) -> str:
-        """Take it out of the queue, or leave it to its worker."""
+    def withdraw(self, attempt: RemoteAttempt) -> bool:
+        """See `Place`."""
         with self._lock:
             future = self._running.get(attempt)
-            if future is None or future.cancel():
-                return "taken out of its queue"
-        return f"abandoned, still running on {self.name!r}"
+            if future is not None and not future.cancel():
+                return False
+            attempt.wanted = False
+            return True
+
+    def leave(self, attempt: RemoteAttempt) -> str:
+        """Take it out of the queue, or leave it to its worker."""
+        return "taken out of its queue" if self.withdraw(attempt) else f"abandoned, still running on {self.name!r}"
 
     def retire(self) -> None:
         """Another has its name now; what runs on it ends there."""

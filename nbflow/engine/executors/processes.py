@@ -79,10 +79,21 @@ class ProcessWorkers:
                 threading.Thread(target=self._feed, name=f"nbflow-{self.name}-{self._threads}", daemon=True).start()
         self._attempts.put(attempt)
 
+    def withdraw(self, attempt: RemoteAttempt) -> bool:
+        """See `Place`."""
+        with self._lock:
+            if self._runs(attempt) is not None:
+                return False
+            attempt.wanted = False
+            return True
+
+    def _runs(self, attempt: RemoteAttempt) -> "subprocess.Popen[bytes] | None":
+        return next((process for process, runs in self._processes.items() if runs is attempt), None)
+
     def leave(self, attempt: RemoteAttempt) -> str:
         """Kill the process it runs in."""
         with self._lock:
-            process = next((process for process, runs in self._processes.items() if runs is attempt), None)
+            process = self._runs(attempt)
             if process is None:
                 return "taken out of its queue"
             self._doomed.add(process)

@@ -65,6 +65,16 @@ class ItemBody(Body):
         super().retry(error, delay)
         self.run.rests()
 
+    def withdraw(self) -> None:
+        """See `OnExecutors`: its place is free."""
+        working = self._running
+        super().withdraw()
+        if working and not self._running:
+            self.run.rests()
+
+    def _go_on(self) -> None:
+        self.run.ready(self)
+
     def _retry_is_due(self) -> None:
         self.live.retries.pop(self.key, None)
         if self._timer is not None:

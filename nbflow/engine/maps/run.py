@@ -306,6 +306,8 @@ class MapRun:
             if acked is None:
                 self._commits.add()
         activation.suspects.ended(body.key)
+        if self.failing:
+            activation.withdraw(self._bodies)
         self.pump()
 
     def _acked(self, ends: int, out: int = 0) -> None:
@@ -392,9 +394,7 @@ class MapRun:
             self.activation.ended(Kind.MAP_FAILED, self.call, body | {"error": failures.record_error(outcome[1])})
 
     def _end(self, *, keep: bool = False) -> None:
-        kept = self.kept
-        if keep:
-            self.kept = {}
+        kept, self.kept = self.kept, {}
         self.close()
         if keep:
             self.kept = kept
