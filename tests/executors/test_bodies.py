@@ -14,6 +14,7 @@ import time
 import pytest
 from tqdm import tqdm
 
+import nbflow
 from nbflow import (
     NonRetryableError,
     NotSerialisableError,
@@ -23,7 +24,7 @@ from nbflow import (
     UsageError,
     WorkflowEntrypoint,
 )
-from tests.executors.conftest import ELSEWHERE, bench_of, eventually
+from tests.executors.conftest import ELSEWHERE, Bench, bench_of, eventually
 
 FACTOR = 10
 
@@ -289,6 +290,37 @@ def test_a_body_that_takes_too_long_fails_and_its_late_end_is_not_heard(bench, t
     assert instance.output == "in time"
 
 
+def test_the_time_that_a_process_takes_to_start_is_not_the_bodys(tmp_path):
+    began = tmp_path / "began"
+    bench = Bench("processes", nbflow.process_executor(1))
+    with bench.engine:
+        instance = bench.do(began.touch, timeout=0.1)  # less than a Python takes to start
+        assert str(instance.status().status) == "complete"
+        assert began.exists()
+        assert bench.attempts(instance) == ["finished"]
+
+
+def test_a_process_that_does_not_start_is_a_loss_that_says_how_it_ended(monkeypatch):
+    monkeypatch.setattr("nbflow.engine.executors.attempt.DELAYS", (0.0, 0.0, 0.0))
+    monkeypatch.setattr("nbflow.engine.executors.processes.BOOT", "import sys; sys.exit(7)")
+    bench = Bench("processes", nbflow.process_executor(1))
+    with bench.engine:
+        error = bench.failure(double, 1)
+    assert "no process could be started" in str(error)
+    assert "exit code 7" in str(error)
+
+
+def test_a_process_that_takes_too_long_to_start_is_killed(monkeypatch):
+    monkeypatch.setattr("nbflow.engine.executors.attempt.DELAYS", (0.0, 0.0, 0.0))
+    monkeypatch.setattr("nbflow.engine.executors.processes.BOOT", "import time; time.sleep(600)")
+    monkeypatch.setattr("nbflow.engine.executors.processes.START", 0.1)
+    bench = Bench("processes", nbflow.process_executor(1))
+    with bench.engine:
+        error = bench.failure(double, 1)
+    assert "no process could be started" in str(error)
+    assert "SIGKILL" in str(error)
+
+
 def warm(bench):
     """Have two workers stand ready."""
 
@@ -371,11 +403,15 @@ def test_bodies_that_capture_what_stays_here_are_refused_by_name(away):
     def uses_big():
         return len(big)
 
+    def by_default(other=1, table=big, *, more=2):
+        return len(table)
+
     for fn, named, why in [
         (uses_engine, "'engine'", "the engine, which stays in this kernel"),
         (uses_lock, "'lock'", "cannot be sent to a worker"),
         (calls_it, "'lock'", "cannot be sent to a worker"),
         (uses_big, "'big'", "more than 32 MiB"),
+        (by_default, "'table'", "more than 32 MiB"),
     ]:
         error = away.failure(fn, retries=3)
         assert isinstance(error, UsageError), error

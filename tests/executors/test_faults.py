@@ -514,6 +514,61 @@ def test_an_unknown_executor_is_refused_at_the_call_and_the_default_one_is_used(
         assert here.startswith("nbflow-body")
 
 
+class NoFutures(concurrent.futures.Executor):
+    """Calls and gives what came of it, or raises."""
+
+    def submit(self, fn, /, *args, **kwargs):
+        if "raise" in vars(self):
+            msg = "no licence"
+            raise LookupError(msg)
+        return 7
+
+
+def test_an_executor_that_does_not_do_as_executors_do_is_named_and_goes_on():
+    odd = NoFutures()
+    bench = Bench("pool", odd)
+    with bench.engine:
+        error = bench.failure(os.getpid, retries=2)
+        assert isinstance(error, UsageError)
+        assert "executor 'x': its submit() gave an int, not a Future" in str(error)
+        vars(odd)["raise"] = True
+        assert "executor 'x' did not take the body: LookupError: no licence" in str(bench.failure(os.getpid))
+
+
+@pytest.mark.parametrize("kind", ["processes", "pool"])
+def test_bodies_that_are_queued_on_an_executor_do_not_begin_after_a_pause(kind, tmp_path):  # S40
+    spawned = multiprocessing.get_context("spawn")
+    executor = nbflow.process_executor(1) if kind == "processes" else concurrent.futures.ProcessPoolExecutor(1, spawned)
+    bench = Bench(kind, executor)
+    free = tmp_path / "free"
+
+    def body(number):
+        (tmp_path / f"{number}-{os.getpid()}-{time.monotonic_ns()}").touch()
+        while not free.exists():
+            time.sleep(0.01)
+        return number
+
+    def begun():
+        return len(list(tmp_path.glob("*-*")))
+
+    async def run(event, step):
+        return await asyncio.gather(*(step.do("s", body, n, on=bench.on) for n in range(8)))
+
+    with bench.engine:
+        instance = bench.start(run)
+        eventually(lambda: begun() == 1, "a body begins")
+        time.sleep(0.2)  # the pool takes one or two more beforehand, which nobody can take back
+        instance.pause()
+        free.touch()
+        eventually(lambda: str(instance.status().status) == "paused", "the instance is paused")
+        assert 1 <= begun() <= (1 if kind == "processes" else 3)
+        instance.resume()
+        assert bench.wait(instance).output == list(range(8))
+        assert begun() == 8
+    if kind == "pool":
+        executor.shutdown()
+
+
 def test_an_executor_that_was_shut_down_is_named():
     executor = concurrent.futures.ThreadPoolExecutor(1)
     executor.shutdown()

@@ -4,7 +4,7 @@ import struct
 from typing import IO
 
 HEAD = struct.Struct("!cQ")  # what a frame is, and its length
-REQUEST, MESSAGE, REPLY = b"q", b"m", b"r"
+READY, REQUEST, MESSAGE, REPLY = b"y", b"q", b"m", b"r"
 
 
 def write_frame(stream: IO[bytes], kind: bytes, data: bytes) -> None:

@@ -233,7 +233,8 @@ def captures(fn: Any) -> Iterator[tuple[str, Any]]:
     for name in _global_names(fn.__code__):
         if name in fn.__globals__:
             yield name, fn.__globals__[name]
-    yield from zip(fn.__code__.co_varnames, fn.__defaults__ or (), strict=False)
+    defaults = fn.__defaults__ or ()
+    yield from zip(fn.__code__.co_varnames[fn.__code__.co_argcount - len(defaults) :], defaults, strict=False)
     yield from (fn.__kwdefaults__ or {}).items()
     yield from vars(fn).items()
 

@@ -9,7 +9,7 @@ from typing import Any
 from nbflow.engine.executors.attempt import RemoteAttempt
 from nbflow.engine.executors.desk import Desk
 from nbflow.engine.executors.packing import refuse_captured
-from nbflow.engine.executors.refusals import shut_down, without_nbflow
+from nbflow.engine.executors.refusals import no_future, not_taken, shut_down, without_nbflow
 from nbflow.engine.executors.remote import CALL
 from nbflow.values.nodes import type_name
 
@@ -94,13 +94,17 @@ class PoolOf:
                 if not attempt.wanted:
                     return
                 future = self._hand_over(request)
+                if not hasattr(future, "add_done_callback"):
+                    raise no_future(self.name, future)
                 self._running[attempt] = future
                 self._queued.append(attempt)
                 self._promote()
         except RuntimeError as error:
             attempt.refused(shut_down(self.name, error))
-            return
-        future.add_done_callback(partial(self._done, attempt))
+        except BaseException as error:  # noqa: BLE001 - whatever somebody's executor raises: nobody else hears of it
+            attempt.refused(not_taken(self.name, error))
+        else:
+            future.add_done_callback(partial(self._done, attempt))
 
     def _hand_over(self, request: bytes) -> "concurrent.futures.Future[bytes]":
         executor = self._executor

@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from nbflow.engine.executors.attempt import RemoteAttempt
-from nbflow.engine.executors.frames import REPLY, REQUEST, read_frame, write_frame
+from nbflow.engine.executors.frames import READY, REPLY, REQUEST, read_frame, write_frame
 from nbflow.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 BOOT = "import json,sys; sys.path[:] = json.loads(sys.argv.pop()); from nbflow.engine.executors.served import serve; serve()"
 PATIENCE = 0.5  # seconds that an idle process has to end by itself
+START = 60.0  # seconds that a process has to start: until then no body runs whose timeout could end it
 
 
 class Processes:
@@ -193,6 +194,18 @@ class ProcessWorkers:
             closed = self._closed
         if closed:
             process.kill()
+        late = threading.Timer(START, process.kill)
+        late.daemon = True
+        late.start()
+        try:
+            assert process.stdout is not None
+            if read_frame(process.stdout)[0] != READY:
+                process.kill()  # something that Python loads at its start writes to standard output
+                raise EOFError
+        except EOFError:
+            raise OSError(self._forget(process)) from None
+        finally:
+            late.cancel()
         return process
 
     def _forget(self, process: "subprocess.Popen[bytes]") -> str:

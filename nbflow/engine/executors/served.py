@@ -9,7 +9,7 @@ import threading
 from typing import Any
 
 from nbflow.engine.executors import remote
-from nbflow.engine.executors.frames import MESSAGE, REPLY, read_frame, write_frame
+from nbflow.engine.executors.frames import MESSAGE, READY, REPLY, read_frame, write_frame
 
 
 def serve() -> None:
@@ -34,6 +34,7 @@ def serve() -> None:
                 requests.put(None)
                 return
 
+    write_frame(outbox, READY, b"")  # all that every body needs is loaded: the time until now is not the first one's
     threading.Thread(target=read, name="nbflow-requests", daemon=True).start()
     lock = threading.Lock()
 
