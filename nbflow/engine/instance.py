@@ -68,7 +68,11 @@ class WorkflowInstance:
         return codec.decode(self._params, self.files)
 
     def status(self) -> InstanceStatus:
-        """Where it stands now, truthful (S5)."""
+        """Where it stands now, truthful (S5).
+
+        When its engine is closed, where it stood when that engine let go of it (S54): a waiting instance is `waiting`, one
+        that was at work is `running` with `interrupted` saying that its kernel has ended.
+        """
         view = self.view()
         with self.folded() as history:
             rollback, output = history.head.rollback, history.head.output
@@ -183,7 +187,7 @@ class WorkflowInstance:
         """Give the entries after that seq, oldest first, then live ones as they are recorded; ends when it is finished.
 
         An entry appears when it is in the file, at most a second behind a working engine; works across kernels and on any
-        loop.
+        loop. InvalidStatusError where this engine is closed before the instance is finished.
         """
         async for entry in following(self, after):
             yield entry
@@ -338,6 +342,7 @@ class WorkflowInstance:
 
         Raises:
             WaitTimeoutError: *timeout* ran out; the instance goes on.
+            InvalidStatusError: this engine is closed, also meanwhile, and the instance was not so far: here it never will be.
             UsageError: called on the workflow loop; await it there.
         """
         if until not in ("settled", "finished"):
@@ -347,6 +352,7 @@ class WorkflowInstance:
         return self.status()
 
     def __await__(self) -> Generator[Any, Any, Any]:
+        """Wait until it is finished and give its output; raises as `output` does, and as `wait` where its engine is closed."""
         return self._finished().__await__()
 
     async def _finished(self) -> Any:

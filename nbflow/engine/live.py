@@ -135,7 +135,7 @@ class LiveInstance:
     # -- what it is doing ---------------------------------------------------------------------------------------------
 
     def status(self) -> Status:
-        """The status, which while it runs is better known here than from the entries (S5)."""
+        """The status, better known here than from the entries while it runs (S5); of a closed engine they tell it."""
         with self.lock:
             recorded = self.history.head.status
             if recorded not in _BUSY:
@@ -144,7 +144,7 @@ class LiveInstance:
             if self.slots.queued(self.created_seq):
                 return Status.QUEUED
             if activation is None:
-                return status_of(self.history) if self.rest.hibernating else recorded
+                return status_of(self.history) if self.rest.hibernating or self.engine.closing else recorded
             return status_of(self.history) if activation.idle else Status.RUNNING
 
     def is_settled(self, *, but_for_children: bool = False) -> bool:
@@ -154,7 +154,7 @@ class LiveInstance:
             if head.finished or head.status is Status.PAUSED or self.lost:
                 return True
             if self.activation is None:
-                return head.interrupted is not None or (self.rest.hibernating and self._rests())
+                return head.interrupted is not None or ((self.rest.hibernating or self.engine.closing) and self._rests())
             return self.activation.idle and head.status in _BUSY and self._rests(but_for_children=but_for_children)
 
     def _rests(self, *, but_for_children: bool = False) -> bool:
@@ -166,9 +166,9 @@ class LiveInstance:
     def view(self) -> InstanceView:
         """The instance at a glance."""
         with self.lock:
-            here, status, held, codes = not self.lost, self.status(), self.engine.watch.held, self.codes
+            here, status, held = not (self.lost or self.history.head.released), self.status(), self.engine.watch.held
             shown = instance_view(self.history, here=here, owner_alive=True, status=status, unreached=self.unreached, held=held)
-            return replace(shown, stale_steps=codes.stale, code_same=codes.same)
+            return replace(shown, stale_steps=self.codes.stale, code_same=self.codes.same)
 
     # -- activations --------------------------------------------------------------------------------------------------
 

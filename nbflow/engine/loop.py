@@ -269,7 +269,7 @@ class LoopThread:
 
     @property
     def ident(self) -> int:
-        """The thread's identity, as `sys._current_frames` has it."""
+        """The thread's identity, as `sys._current_frames` has it; 0 when it has ended."""
         return self._ident
 
     @property
@@ -296,6 +296,7 @@ class LoopThread:
                 # the outcome of that task.
                 if not isinstance(error, SystemExit | KeyboardInterrupt):
                     log.error("a callback of the workflow loop failed: %s", type(error))
+        self._ident = 0  # no thread's: the system gives the identity of a thread that has ended to a later one
 
     def attend(self, store: Store) -> None:
         """Take the acknowledgements of *store*, and give it the loop's idle moments for its syncs."""

@@ -9,13 +9,33 @@ from typing import TYPE_CHECKING
 from nbflow.clock import SystemClock
 from nbflow.core.model import FINISHED
 from nbflow.engine.bodies import BODY
-from nbflow.errors import WaitTimeoutError
+from nbflow.errors import StoreError, WaitTimeoutError
 
 if TYPE_CHECKING:
     from nbflow.core.model import Entry
+    from nbflow.engine.engine import Engine
     from nbflow.engine.instance import WorkflowInstance
 
 POLL = 0.1  # seconds; an await that sleeps longer would not notice an Interrupt of the kernel
+
+
+def come_to(engine: "Engine", reached: Callable[[], bool]) -> bool:
+    """Whether what is waited for has come.
+
+    Raises:
+        InvalidStatusError: it has not, and the engine is closed: here it never will.
+        StoreError: it has not, and the store takes nothing more.
+    """
+    closing = engine.closing  # before the question: an end that comes between the two counts
+    try:
+        if reached():
+            return True
+    except StoreError:
+        engine.check_open()
+        raise
+    if closing:
+        engine.check_open()
+    return False
 
 
 def wait_until(instance: "WorkflowInstance", reached: Callable[[], bool], timeout: float | None) -> None:
@@ -29,7 +49,7 @@ def wait_until(instance: "WorkflowInstance", reached: Callable[[], bool], timeou
     if in_body:
         engine.threads.blocking(begins=True)
     try:
-        while not reached():
+        while not come_to(engine, reached):
             left = POLL if end is None else end - clock.monotonic()
             if left <= 0:
                 raise WaitTimeoutError(_not_yet(instance, timeout or 0.0))
@@ -61,8 +81,13 @@ def _pause(instance: "WorkflowInstance", seconds: float, *, in_main: bool) -> No
 
 async def finished_by_polling(instance: "WorkflowInstance") -> None:
     """Await the end on any loop; polling lets clicks in and an Interrupt of the kernel end it at once."""
-    while not instance.is_finished():  # noqa: ASYNC110 - the loop is the caller's: none of ours may wake it
+    while not come_to(instance.engine, instance.is_finished):  # noqa: ASYNC110 - the loop is the caller's: none of ours may wake it
         await asyncio.sleep(POLL / 2)
+
+
+def _so_far(instance: "WorkflowInstance") -> tuple[bool, list["Entry"]]:
+    """Whether it is finished, and its entries."""
+    return come_to(instance.engine, instance.is_finished), instance.history()
 
 
 async def following(instance: "WorkflowInstance", after: int) -> AsyncIterator["Entry"]:
@@ -78,7 +103,7 @@ async def following(instance: "WorkflowInstance", after: int) -> AsyncIterator["
     try:
         while True:
             changed.clear()
-            finished, entries = await asyncio.to_thread(lambda: (instance.is_finished(), instance.history()))
+            finished, entries = await asyncio.to_thread(_so_far, instance)
             for entry in entries:
                 if entry.seq > after:
                     after = entry.seq

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from nbflow.clock import Clock, SystemClock
 from nbflow.clock import pause as clock_pause
+from nbflow.engine.waiting import come_to
 
 if TYPE_CHECKING:
     from nbflow.engine.engine import Engine
@@ -51,7 +52,7 @@ class Wait:
 
     def _pauses(self) -> Generator[float, None, None]:
         pause = _FIRST_POLL
-        while not self.over():
+        while not come_to(self._engine, self.over):
             left = self._at_most - (self._clock.monotonic() - self._started) if self._at_most is not None else pause
             yield max(0.0, min(pause, left))
             # At most 0.1 s: an interrupt does not wake a cell that awaits something longer (research/jupyter.md §2).
