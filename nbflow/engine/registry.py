@@ -15,6 +15,7 @@ from nbflow.engine.entrypoint import WorkflowEntrypoint, WorkflowEvent
 from nbflow.engine.env import Env
 from nbflow.engine.step import WorkflowStep
 from nbflow.errors import NotFoundError, UsageError, listed
+from nbflow.values import schemas
 
 if TYPE_CHECKING:
     from nbflow.engine.activation import Activation
@@ -146,6 +147,7 @@ class Registry:
         name = names.workflow_name(name if name is not None else cls.__name__)
         fresh = Workflow(self._engine, name, cls, source)
         if fresh.source:
+            schemas.get_ready(fresh.source)
             self._engine.store.save_source(fresh.code_hash, fresh.source)
         with self._lock:
             known = self._known.get(name)

@@ -14,6 +14,7 @@ log = logging.getLogger("nbflow")
 
 LIMIT = 1.0  # seconds
 _OURS = str(Path(__file__).parent.parent)
+_IMPORT = "<frozen importlib"
 
 
 class LoopWatch:
@@ -60,9 +61,13 @@ class LoopWatch:
     def _innermost(self) -> str:
         """The innermost frame of user code on the loop's thread, and what to do about it."""
         frame: FrameType | None = sys._current_frames().get(self._loop_thread.ident)  # noqa: SLF001 - the way to see it
-        innermost = frame
+        innermost, importer = frame, None
         while frame is not None and _is_library(frame):
+            if frame.f_code.co_filename.startswith(_IMPORT):
+                importer = frame.f_back
             frame = frame.f_back
+        if importer is not None and importer.f_code.co_filename.startswith(_OURS):
+            return f"no code of the notebook ({importer.f_code.co_qualname} imports a library for the first time)"
         if frame is None:
             at = "" if innermost is None else f" ({innermost.f_code.co_qualname})"
             return f"no code of the notebook{at}: the disk, the machine or a library is slow"

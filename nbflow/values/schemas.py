@@ -5,6 +5,7 @@ validator) are asked too.
 """
 
 import functools
+import re
 import sys
 import typing
 from collections.abc import Callable
@@ -25,6 +26,15 @@ _FORMATS: dict[str, Callable[[str], object]] = {
 }
 
 
+_NAMED = re.compile(r"\bschema\s*=")
+
+
+def get_ready(source: str) -> None:
+    """Import what the schemas take that code is about to name: there it would hold the workflow loop (S55)."""
+    if _NAMED.search(source) is not None:
+        validators.load()
+
+
 class UnfitPayloadError(UsageError):
     """A payload does not fit its wait's schema; *problems* says where and why, for the fields of a form."""
 
@@ -40,6 +50,7 @@ def describe(schema: Any, what: str) -> dict[str, Any]:
         UsageError: it is none of these; *what* says whose.
     """
     if isinstance(schema, dict):
+        validators.load()
         from jsonschema import Draft202012Validator, SchemaError
 
         try:
@@ -115,6 +126,7 @@ _LENGTHS = {
 @functools.cache
 def _format_checker() -> Any:
     """Dates and times are checked as Python reads them; other formats are remarks."""
+    validators.load()
     from jsonschema import FormatChecker
 
     checker = FormatChecker(formats=())

@@ -4,13 +4,18 @@ A history brings the schemas of its waits along. References lead nowhere but int
 are counted; a pattern that may take for ever is tried in a process of its own, which is not waited for long.
 """
 
+import contextlib
 import contextvars
 import functools
+import importlib
+import importlib.util
 import json
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any
 
 MOST = 100_000
@@ -24,7 +29,48 @@ _REPEATS = re.compile(r"[*+{]")
 _PERILOUS = re.compile(r"\)[*+?{]|\\[1-9]|\(\?P=")  # a group repeated, a group asked for again
 _SEARCH = "import json, re, sys; print(json.dumps(re.search(*json.load(sys.stdin)) is not None))"
 
+_SLOW = "rfc3987_syntax"
+"""What jsonschema imports for a format that is not checked here; it takes seconds, and every Jupyter brings it."""
+
 _ENDLESS = "it refers to itself without end, or is nested too deeply"
+
+
+_importing = threading.Lock()
+
+
+@functools.cache
+def load() -> None:
+    """Import jsonschema, in a third of a second, where it is not yet."""
+    with _importing, contextlib.nullcontext() if "jsonschema" in sys.modules else _put_off(_SLOW):
+        importlib.import_module("jsonschema")
+
+
+@contextlib.contextmanager
+def _put_off(name: str) -> Iterator[None]:
+    """Let a package be imported when one of its functions, taken from it meanwhile, is called."""
+    if name in sys.modules or importlib.util.find_spec(name) is None:
+        yield
+        return
+    sys.modules[name] = standing_in = _Later(name)
+    try:
+        yield
+    finally:
+        if sys.modules.get(name) is standing_in:
+            del sys.modules[name]
+
+
+class _Later(ModuleType):
+    """Stands in for a package: each of its names is a function that imports the package, and calls what has that name."""
+
+    def __getattr__(self, wanted: str) -> Callable[..., Any]:
+        if wanted.startswith("__"):
+            raise AttributeError(wanted)
+        name = self.__name__
+
+        def call(*given: Any, **named: Any) -> Any:
+            return getattr(importlib.import_module(name), wanted)(*given, **named)
+
+        return call
 
 
 class Unusable(Exception):  # noqa: N818 - a signal within this module
@@ -54,6 +100,7 @@ def errors_of(schema: dict[str, Any], payload: Any, formats: Any) -> list[Any]:
     Raises:
         Unusable: the schema, not the payload, is what is wrong.
     """
+    load()
     from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
 
     token = _check.set(_Check())
@@ -72,6 +119,7 @@ def errors_of(schema: dict[str, Any], payload: Any, formats: Any) -> list[Any]:
 
 @functools.cache
 def _validator() -> Any:
+    load()
     from jsonschema import Draft202012Validator, validators
 
     keywords = {**Draft202012Validator.VALIDATORS, "pattern": _pattern, "patternProperties": _pattern_properties}

@@ -1,9 +1,17 @@
 """Code that holds the workflow loop is named (S55)."""
 
+import importlib.util
 import logging
 import os
+import subprocess
+import sys
 import threading
+from pathlib import Path
+from typing import Any
 
+import pytest
+
+import nbflow
 from nbflow import WorkflowEntrypoint
 from nbflow.core.model import Entry, Kind
 from nbflow.engine.engine import Engine
@@ -102,3 +110,76 @@ def test_where_no_code_of_the_notebook_holds_the_loop_that_is_said(monkeypatch, 
         assert "the disk" in engine.watch.held
         gate.set()
         assert instance.wait(10, "finished").output == 1
+
+
+def test_an_import_that_nbflow_makes_is_not_laid_to_the_line_of_run_that_called_it(tmp_path, monkeypatch):
+    library = tmp_path / "site-packages"
+    library.mkdir()
+    (library / "slow_to_import.py").write_text("import builtins\nbuiltins.slow_to_import.wait(20)\n")
+    monkeypatch.syspath_prepend(library)
+    monkeypatch.setattr("builtins.slow_to_import", gate := threading.Event(), raising=False)
+    ours: dict[str, Any] = {}
+    text = "def describe():\n    import slow_to_import"
+    exec(compile(text, f"{Path(nbflow.__file__).parent}/values/schemas.py", "exec"), ours)
+
+    class Imports(WorkflowEntrypoint):
+        async def run(self, event, step):
+            ours["describe"]()
+
+    with Engine(":memory:") as engine:
+        instance = engine.register(Imports).create()
+        eventually(lambda: engine.watch.held)
+        assert engine.watch.held == "no code of the notebook (describe imports a library for the first time)"
+        gate.set()
+        instance.wait(10, "finished")
+
+
+def test_an_import_that_run_makes_is_laid_to_it(tmp_path, monkeypatch):
+    (tmp_path / "slow_in_run.py").write_text("import builtins\nbuiltins.slow_in_run.wait(20)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("builtins.slow_in_run", gate := threading.Event(), raising=False)
+
+    class Imports(WorkflowEntrypoint):
+        async def run(self, event, step):
+            import slow_in_run  # noqa: F401
+
+    with Engine(":memory:") as engine:
+        instance = engine.register(Imports).create()
+        eventually(lambda: engine.watch.held)
+        assert "slow_in_run.py, line 2" in engine.watch.held
+        gate.set()
+        instance.wait(10, "finished")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("rfc3987_syntax") is None, reason="jsonschema checks no iri here")
+def test_a_workflow_with_a_schema_imports_what_checks_it_when_it_is_registered(tmp_path):  # S55: its wait would hold the loop
+    text = """
+import sys
+from nbflow import Engine, WorkflowEntrypoint
+
+class Asks(WorkflowEntrypoint):
+    async def run(self, event, step):
+        return (await step.wait_for_event("ask", "answer", schema={"type": "integer"})).payload
+
+def loaded():
+    return [name for name in ("jsonschema", "rfc3987_syntax") if name in sys.modules]
+
+with Engine(":memory:") as engine:
+    before = loaded()
+    workflow = engine.register(Asks)
+    print(before, loaded())
+    instance = workflow.create()
+    instance.wait(20)
+    instance.send_event("answer", 3)
+    print(instance.wait(20, "finished").output, loaded())
+import jsonschema
+iri = jsonschema.Draft202012Validator({"format": "iri"}, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER)
+print(iri.is_valid("http://é.example/"), iri.is_valid("a b"), loaded())
+"""
+    (tmp_path / "asks.py").write_text(text)
+    done = subprocess.run([sys.executable, tmp_path / "asks.py"], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines() == [
+        "[] ['jsonschema']",
+        "3 ['jsonschema']",
+        "True False ['jsonschema', 'rfc3987_syntax']",  # what takes seconds is imported when it is called
+    ]
