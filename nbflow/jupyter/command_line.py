@@ -9,6 +9,7 @@ from nbflow.jupyter.line import Scanner, Takes, seconds_of, split
 from nbflow.jupyter.stable import stable
 from nbflow.jupyter.table import Table, step_table
 from nbflow.jupyter.waiting import Wait
+from nbflow.jupyter.words import say
 from nbflow.store.wording import standing_text
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class CommandLine:
         """Do what the line says; its answer is printed or is the cell's value."""
         scanner = Scanner(line)
         if not scanner.skip():
-            print(line_help())  # noqa: T201
+            say(line_help())
             return None
         name = scanner.word()
         command = commands(Front.NOTEBOOK).get(name)
@@ -146,7 +147,7 @@ class CommandLine:
     def _show(self, instance: "WorkflowInstance") -> "WorkflowInstance":
         self._magics.last_shown = instance
         if not self._magics.in_kernel:
-            print(step_table(instance.steps))  # noqa: T201 - the value's own line comes after it
+            say(step_table(instance.steps))  # the value's own line comes after it
             return instance
         self._magics.display(instance)
         return self._magics.as_value(instance)
@@ -165,7 +166,7 @@ class CommandLine:
         if self._magics.settings.stable_output:
             answer = stable(answer)
         if answer.line:
-            print(answer.line)  # noqa: T201
+            say(answer.line)
         if answer.columns and answer.rows:
             return Table(answer.columns, answer.rows)
         return None

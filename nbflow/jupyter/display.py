@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbflow.ids import new_uid
 from nbflow.jupyter import fallback
+from nbflow.jupyter.words import say
 from nbflow.store.views import InstanceView
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ class Display:
             if not hasattr(self._publisher, "session"):
                 return
         if self._publisher is None:
-            print(data["text/plain"])  # noqa: T201 - plain Python: no display to publish to
+            say(data["text/plain"])  # plain Python: no display to publish to
             return
         self._publisher.publish(data=data, metadata={}, transient={"display_id": display_id}, update=update)
 

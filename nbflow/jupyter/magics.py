@@ -17,6 +17,7 @@ from nbflow.jupyter.command_line import CommandLine, line_help
 from nbflow.jupyter.each import Group
 from nbflow.jupyter.line import CellLine, compile_params, parse_cell_line
 from nbflow.jupyter.waiting import Wait, stopped
+from nbflow.jupyter.words import say
 
 if TYPE_CHECKING:
     from nbflow.engine.engine import Engine
@@ -78,7 +79,7 @@ class WorkflowMagics:
             path = engine.store.path
             found = "new" if new else "found"
             where = "in memory, gone with the kernel" if path is None else f"{Path(path).resolve()} ({found})"
-            print(f"nbflow: history {where}")  # noqa: T201
+            say(f"nbflow: history {where}")
 
     def connect(self, engine: "Engine") -> None:
         """Let the kernel's loop run what is due on the main thread, and tracebacks name cells."""
@@ -178,7 +179,7 @@ class WorkflowMagics:
             return self._each(engine, workflow, asked)
         opened = engine.open(workflow, asked.instance_id, params, again=asked.again)
         if (stays := engine.schedules.line(workflow.name)) is not None:
-            print(f"{stays}; %workflow unschedule {workflow.name} removes it")  # noqa: T201
+            say(f"{stays}; %workflow unschedule {workflow.name} removes it")
         instance = opened.instance
         if asked.bind is not None:
             self.shell.user_ns[asked.bind] = instance
@@ -209,9 +210,9 @@ class WorkflowMagics:
         """Say what a cell without an instance of its own has done."""
         if cron is not None:
             engine.schedules.set(workflow, cron, None, catch_up=True)
-            print(engine.schedules.line(workflow.name))  # noqa: T201
+            say(engine.schedules.line(workflow.name))
         else:
-            print(f"registered workflow {workflow.name!r}")  # noqa: T201
+            say(f"registered workflow {workflow.name!r}")
 
     def _each(self, engine: "Engine", workflow: "Workflow", asked: CellLine) -> Any:
         """Run the cell for each params; its value is the table of all instances."""
@@ -223,7 +224,7 @@ class WorkflowMagics:
         if asked.bind is not None:
             self.shell.user_ns[asked.bind] = each.instances
         if not self.settings.stable_output:
-            print(each.line)  # noqa: T201
+            say(each.line)
         group = Group(asked.instance_id or workflow.name, each.instances)
         try:
             each.start()
@@ -272,7 +273,7 @@ class WorkflowMagics:
         try:
             show()
         except Exception as error:  # noqa: BLE001
-            print(f"{line}\nnbflow: the panel could not be shown: {type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201
+            say(f"{line}\nnbflow: the panel could not be shown: {type(error).__name__}: {error}", file=sys.stderr)
 
     def evaluate(self, source: str, what: str) -> Any:
         """The value of a line's expression over the user's names, once."""
@@ -292,11 +293,11 @@ class _Line:
 
     def show(self) -> None:
         """Say it."""
-        print(self._line)  # noqa: T201
+        say(self._line)
 
     def retell(self, line: str) -> None:
         """Say what is known now, too."""
-        print(line.removeprefix(self._line).removeprefix(" · "))  # noqa: T201
+        say(line.removeprefix(self._line).removeprefix(" · "))
 
     def finish(self) -> None:
         """The value of the cell says the rest."""

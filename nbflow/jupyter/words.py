@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TextIO
 
 from nbflow.core.durations import local
 from nbflow.core.model import Status, StepState
@@ -96,6 +96,11 @@ def duration_text(seconds: float) -> str:
 def between(start: datetime | None, end: datetime | None) -> str:
     """Say how long it was from *start* to *end*, nothing where one is not known."""
     return "" if start is None or end is None else duration_text((end - start) / timedelta(seconds=1))
+
+
+def say(text: object, file: TextIO | None = None) -> None:
+    """Print a line in one piece: `print` writes its end apart, and what a body prints may come between the two."""
+    print(f"{text}\n", end="", file=file)
 
 
 def moment_text(at: datetime | None) -> str:

@@ -1,12 +1,16 @@
 """`%workflow`: the notebook's half of the one table of commands, and Tab."""
 
 import re
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+import nbflow
 from nbflow.engine.commands import COMMANDS, Answer, Front, commands
 from nbflow.ids import new_instance_id
 from nbflow.jupyter.stable import stable
+from nbflow.jupyter.words import say
 from tests.jupyter.kernels import Kernel, kernel_in
 
 pytestmark = pytest.mark.kernel
@@ -77,6 +81,26 @@ def test_answers_leave_times_and_generated_ids_out_where_stable_output_is_asked_
         entries = kernel.run("%workflow history", ok=True).result["text/plain"]
         assert "do.finished" in entries
         assert re.search(r"\d\d:\d\d", entries) is None
+        assert re.search(r"pausing[ ]*$", entries, re.MULTILINE)  # not who paused it
+
+
+def test_of_a_remark_stable_output_leaves_out_who():
+    remarks = ["by=ann@host", "attempt=1, by=ann@host, notebook=a.ipynb", "attempt=1, by=ann@host", "standby=1"]
+    told = stable(Answer("", ("what", "more"), [("by=me", remark) for remark in remarks]))
+    assert told.rows == [("by=me", more) for more in ("", "attempt=1, notebook=a.ipynb", "attempt=1", "standby=1")]
+
+
+def test_a_line_is_written_in_one_piece(monkeypatch):  # what a body prints meanwhile may come between two
+    written = []
+    monkeypatch.setattr("sys.stdout", SimpleNamespace(write=written.append, flush=lambda: None))
+    say("asks-1: running")
+    assert [text for text in written if text] == ["asks-1: running\n"]
+
+
+def test_the_fronts_say_their_lines_in_one_piece():
+    for path in Path(nbflow.__file__).parent.joinpath("jupyter").glob("*.py"):
+        if path.name != "words.py":
+            assert not re.search(r"(?<!\w)print\(", path.read_text()), f"{path.name}: `say` it"
 
 
 def test_only_what_is_generated_of_an_id_is_left_out():

@@ -83,7 +83,7 @@ class Output:
         self.log.put("log", text)
         if self.log.echo:
             with unkept():
-                print(text)  # noqa: T201 - where prints of bodies are shown, this is too
+                print(f"{text}\n", end="")  # noqa: T201 - where prints of bodies are shown, this is too
 
     def display(self, data: Mapping[str, Any], *, display_id: str | None = None, update: bool = False) -> None:
         """Keep what was displayed, by mime type."""
