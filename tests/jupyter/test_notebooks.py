@@ -137,6 +137,22 @@ def test_a_second_run_of_a_whole_notebook_runs_no_step_again(tmp_path, name):
     assert {shows: text(second, shows) for shows in AGAIN[name]} == AGAIN[name]
 
 
+def test_notebooks_of_one_folder_share_its_history_and_show_their_own(tmp_path):
+    executed(smaller(notebook()), tmp_path)
+    after, shown = executed(notebook("06_dataframes_and_sql"), tmp_path), ("sql", "join", "cursor")
+    stored = notebook("06_dataframes_and_sql")
+    assert {name: text(after, name) for name in shown} == {name: text(stored, name) for name in shown}
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
+def test_queries_of_notebooks_ask_for_what_is_of_theirs(path):  # all of them are run in one folder
+    for each in nbformat.read(path, as_version=4).cells:
+        for query in re.findall(r'"""(.*?)"""|"([^"\n]*)"', each.source, re.DOTALL) if each.cell_type == "code" else ():
+            asked = "".join(query)
+            if re.search(r"\b(from|join|,)\s+(instances|steps|attempts|events|logs|history)\b", asked):
+                assert re.search(r"\b(workflow|instance_id|output_uri) = '", asked), asked
+
+
 def test_the_order_is_corrected_without_touching_its_cell():
     book = notebook("02_durable_steps")
     assert cell(book, "order").source == cell(book, "again").source
