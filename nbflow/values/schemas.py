@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from nbflow.errors import UsageError
-from nbflow.values import validators
+from nbflow.errors import NotSerialisableError, UsageError
+from nbflow.values import codec, validators
 
 Place = tuple[str, ...]
 _LONGEST = 300
@@ -72,9 +72,15 @@ def problems(described: dict[str, Any], payload: Any, schema: Any = None) -> lis
 
 
 def unfit(described: dict[str, Any], payload: Any, schema: Any = None) -> list[tuple[Place, str]]:
-    """As `problems`, with each place as the names and numbers that lead to it."""
+    """As `problems`, with each place as the names and numbers that lead to it.
+
+    A schema says how JSON looks: a payload that is more than JSON, such as a dataclass, fits where its JSON form does.
+    """
+    form = payload
     try:
-        found = [_placed(error) for error in validators.errors_of(described, payload, _format_checker())]
+        found = _errors(described, payload)
+        if found and (form := _json_form(payload)) is not payload:
+            found = _errors(described, form)
     except validators.Unusable as unusable:
         return [((), f"the schema it is to fit cannot be used: {unusable}")]
     if found or schema is None or isinstance(schema, dict) or not _is_pydantic(schema):
@@ -82,10 +88,23 @@ def unfit(described: dict[str, Any], payload: Any, schema: Any = None) -> list[t
     from pydantic import TypeAdapter, ValidationError
 
     try:
-        TypeAdapter(schema).validate_python(payload)
+        TypeAdapter(schema).validate_python(payload if isinstance(payload, schema) else form)
     except ValidationError as error:
         return [(tuple(str(part) for part in one["loc"]), one["msg"]) for one in error.errors()]
     return []
+
+
+def _errors(described: dict[str, Any], payload: Any) -> list[tuple[Place, str]]:
+    return [_placed(error) for error in validators.errors_of(described, payload, _format_checker())]
+
+
+def _json_form(payload: Any) -> Any:
+    """What displays, SQL and other languages see of a payload that is stored as more than JSON; itself where it is JSON."""
+    try:
+        form = codec.encode(payload, None, with_preview=False).json
+    except NotSerialisableError:
+        return payload
+    return payload if form is None else msgspec.json.decode(form)
 
 
 def check(described: dict[str, Any], payload: Any, what: str, schema: Any = None) -> None:
