@@ -7,6 +7,7 @@ from typing import Any
 
 from nbflow import ids
 from nbflow.clock import Follower, SystemClock, pause
+from nbflow.core import names
 from nbflow.core.durations import duration
 from nbflow.core.model import ENDED, ErrorInfo, InstanceStatus, Kind, Status, StepKey, StepState, StepType
 from nbflow.engine.activation import Activation
@@ -18,7 +19,7 @@ from nbflow.engine.outputs import body_of
 from nbflow.engine.registry import Workflow
 from nbflow.engine.step import WorkflowStep, place_here
 from nbflow.engine.waits import Asked
-from nbflow.errors import StepTimeoutError, UsageError, WaitTimeoutError, listed
+from nbflow.errors import NotFoundError, StepTimeoutError, UsageError, WaitTimeoutError, listed
 from nbflow.store.views import StepView
 from nbflow.values import codec
 
@@ -177,11 +178,23 @@ class Introspection:
             live.engine.on_loop(live.retry_now)
 
     def mock_step_result(self, name: str, value: Any, count: int = 1) -> None:
-        """Let the count-th step of that name give *value*; its body does not run. Of a map: the list of results."""
+        """Let the count-th step of that name give *value*; its body does not run. Of a map: the list of results.
+
+        Raises:
+            NotSerialisableError: no step can give that value (S31).
+        """
+        self._refuse_unstorable(value)
         self._rules.results[name, count] = value
 
     def mock_step_error(self, name: str, error: BaseException, times: int | None = None) -> None:
-        """Let attempts of steps of that name fail: the first *times* of each step, or all; then a mocked result counts."""
+        """Let attempts of steps of that name fail: the first *times* of each step, or all; then a mocked result counts.
+
+        Raises:
+            UsageError: *error* is none.
+        """
+        if not isinstance(error, BaseException) and not (isinstance(error, type) and issubclass(error, BaseException)):
+            msg = f"mock_step_error({name!r}, {error!r}): give an exception, such as ValueError({str(error)!r})"
+            raise UsageError(msg)
         self._rules.errors[name] = (error, times)
 
     def force_step_timeout(self, name: str, times: int | None = None) -> None:
@@ -189,11 +202,21 @@ class Introspection:
         self._rules.timeouts[name] = times
 
     def mock_event(self, type: str, payload: Any = None) -> None:  # noqa: A002 - the contract's name
-        """Let the next wait for that type receive *payload*; once for each call."""
+        """Let the next wait for that type receive *payload*; once for each call.
+
+        Raises:
+            UsageError: no event can have that type (S34).
+            NotSerialisableError: no event can bring that payload.
+        """
+        names.event_type(type)
+        self._refuse_unstorable(payload)
         self._rules.events.setdefault(type, []).append(payload)
         if self._instance is not None and any(wait.event_type == type for wait in self._instance.view().waits):
             self._rules.events[type].pop()
             self._instance.send_event(type, payload, by="mock")
+
+    def _refuse_unstorable(self, value: Any) -> None:
+        codec.encode(value, None, allow_pickle=self._workflow.engine.allow_pickle, with_preview=False)
 
     def force_event_timeout(self, name: str) -> None:
         """Let waits of that name time out at once; those of an instance also where they have begun."""
@@ -204,10 +227,18 @@ class Introspection:
 
     @property
     def instance(self) -> WorkflowInstance:
-        """The instance, of a workflow its newest."""
+        """The instance, of a workflow its newest.
+
+        Raises:
+            NotFoundError: the workflow has none yet.
+        """
         if self._instance is not None:
             return self._instance
-        return self._workflow.engine.list(self._workflow.name, limit=1)[0]
+        newest = self._workflow.engine.list(self._workflow.name, limit=1)
+        if not newest:
+            msg = f"workflow {self._workflow.name!r} has no instance yet; create() one first"
+            raise NotFoundError(msg)
+        return newest[0]
 
     def wait_for_step_result(self, name: str, count: int = 1, timeout: float = PATIENCE) -> Any:
         """Block until that step has ended; gives its output. *timeout* in real seconds.

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, SupportsIndex
 
 from nbflow.clock import Clock, SystemClock
 from nbflow.core.history import Head
@@ -211,7 +211,7 @@ class Engine:
         """The instance of that id, `WORKFLOW/ID`, or the newest one of the workflow of that name."""
         return finding.instance(self, reference)
 
-    def list(self, workflow: str | None = None, *, status: Status | str | None = None, limit: int = 100) -> Instances:
+    def list(self, workflow: str | None = None, *, status: Status | str | None = None, limit: SupportsIndex = 100) -> Instances:
         """Instances, newest first."""
         return finding.listed(self, workflow, status, limit)
 

@@ -1,6 +1,7 @@
 """Find instances: by id, by workflow, by status."""
 
-from typing import TYPE_CHECKING, Any
+import operator
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from nbflow.core.durations import duration
 from nbflow.core.model import Status
@@ -40,9 +41,10 @@ def instance(engine: "Engine", reference: str) -> WorkflowInstance:
         return WorkflowInstance(engine, newest[0])
 
 
-def listed(engine: "Engine", workflow: str | None, status: Status | str | None, limit: int) -> Instances:
+def listed(engine: "Engine", workflow: str | None, status: Status | str | None, limit: SupportsIndex) -> Instances:
     """See `Engine.list`."""
     engine.check_open()
+    limit = _count(limit)
     if status is None:
         return handles(engine, engine.store.heads(workflow, limit=limit))
     wanted = _status(status)
@@ -60,6 +62,16 @@ def delete_finished(engine: "Engine", older_than: Any, status: Status | str | No
             WorkflowInstance(engine, head).delete()
             gone += 1
     return gone
+
+
+def _count(limit: SupportsIndex) -> int:
+    try:
+        if (count := operator.index(limit)) >= 0:
+            return count
+    except TypeError:
+        pass
+    msg = f"list(limit={limit!r}): give a whole number, how many instances at most; 0 or above"
+    raise UsageError(msg)
 
 
 def _status(status: Status | str) -> Status:

@@ -2,7 +2,7 @@
 
 import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,23 @@ def handler_of(name: Any, rollback: Any, rollback_config: Any) -> RollbackHandle
     return rollback, resolve(f"rollback of {name}", config=rollback_config)
 
 
+class Decorator:
+    """What `step.do("load")` gives: it makes a step of the function that it decorates."""
+
+    def __init__(self, step: "WorkflowStep", name: str | None, options: Options) -> None:
+        self._step, self._name, self._options = step, name, options
+
+    def __call__(self, fn: Callable[..., Any]) -> "StepFunction":
+        """Decorate a function."""
+        return StepFunction(self._step, self._name, self._options, fn)
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        """Say what is missing."""
+        name = "name" if self._name is None else self._name
+        msg = f"step {name!r} has nothing to run; write `await step.do({name!r}, fn)`, or `@step.do({name!r})` above a function"
+        raise UsageError(msg)
+
+
 class StepFunction:
     """A decorated step: calling it, without arguments, runs the step; its parameters are the steps it depends on."""
 
@@ -63,6 +80,16 @@ class StepFunction:
         else:
             self._last = self._step._do(self.name, self._fn, (), self._options)  # noqa: SLF001
         return self._last
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        """Say that it is to be called."""
+        own = self.__name__
+        msg = (
+            f"step {self.name!r} was not called; write `await {own}()`, or, undecorated, `await step.do({self.name!r}, {own})`"
+        )
+        if not own.isidentifier():
+            msg = "step.do was given a function and no name; write `await step.do('name', fn)`"
+        raise UsageError(msg)
 
     async def once(self) -> Any:
         """The result for a step that depends on this one: of its last call, or of one made now, at most once."""

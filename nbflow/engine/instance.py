@@ -24,7 +24,7 @@ from nbflow.engine.logs.output import log_of
 from nbflow.engine.maps.pages import item_page, item_results
 from nbflow.engine.naming import find_step
 from nbflow.engine.outputs import REDACTED
-from nbflow.engine.waiting import finished_by_polling, following, wait_until
+from nbflow.engine.waiting import finished_by_polling, following, patience, wait_until
 from nbflow.errors import InstanceFailedError, InvalidStatusError, NotFoundError, UsageError
 from nbflow.store.views import InstanceView, StepView, instance_view, step_view
 from nbflow.store.wording import standing_text
@@ -333,22 +333,22 @@ class WorkflowInstance:
 
     # -- waiting ------------------------------------------------------------------------------------------------------
 
-    def wait(self, timeout: float | None = None, until: str = "settled") -> InstanceStatus:
+    def wait(self, timeout: Any = None, until: str = "settled") -> InstanceStatus:
         """Block until it is settled or finished.
 
         Args:
-            timeout: seconds.
+            timeout: a duration, such as seconds; None for as long as it takes.
             until: "settled" or "finished".
 
         Raises:
             WaitTimeoutError: *timeout* ran out; the instance goes on.
             InvalidStatusError: this engine is closed, also meanwhile, and the instance was not so far: here it never will be.
-            UsageError: called on the workflow loop; await it there.
+            UsageError: called on the workflow loop; await it there. Or *timeout* is no duration.
         """
         if until not in ("settled", "finished"):
             msg = f'until={until!r} is neither "settled" nor "finished"'
             raise UsageError(msg)
-        wait_until(self, self.is_settled if until == "settled" else self.is_finished, timeout)
+        wait_until(self, self.is_settled if until == "settled" else self.is_finished, patience(timeout))
         return self.status()
 
     def __await__(self) -> Generator[Any, Any, Any]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from nbflow.core.history import Head
 from nbflow.core.model import FINISHED, InstanceStatus
 from nbflow.engine.instance import WorkflowInstance
+from nbflow.engine.waiting import patience
 
 if TYPE_CHECKING:
     from nbflow.engine.engine import Engine
@@ -14,9 +15,9 @@ if TYPE_CHECKING:
 class Instances(list[WorkflowInstance]):
     """Several instances: a list that can be waited for as one."""
 
-    def wait(self, timeout: float | None = None, until: str = "settled") -> list[InstanceStatus]:
-        """Block until all are settled or finished; *timeout* seconds in all."""
-        return [instance.wait(left(), until) for left in [_countdown(timeout)] for instance in self]
+    def wait(self, timeout: Any = None, until: str = "settled") -> list[InstanceStatus]:
+        """Block until all are settled or finished; *timeout*, a duration, is for all together."""
+        return [instance.wait(left(), until) for left in [_countdown(patience(timeout))] for instance in self]
 
     def outputs(self) -> list[Any]:
         """The output of each, in order."""

@@ -97,7 +97,7 @@ class Workflow:
 
     def list(self, status: Status | str | None = None, limit: SupportsIndex = 100) -> "Instances":
         """This workflow's instances, newest first."""
-        return self._engine.list(self.name, status=status, limit=int(limit))
+        return self._engine.list(self.name, status=status, limit=limit)
 
     async def run(self, event: WorkflowEvent, activation: "Activation") -> Any:
         """Call `run` of one activation, on a new object of the class."""
@@ -193,6 +193,9 @@ def check_class(cls: object) -> None:
     run = inspect.getattr_static(cls, "run", None)
     if run is inspect.getattr_static(WorkflowEntrypoint, "run"):
         msg = f"class {cls.__name__!r} has no `run`; write `async def run(self, event, step):` in it"
+        raise UsageError(msg)
+    if inspect.isasyncgenfunction(getattr(cls, "run", None)):
+        msg = f"`run` of class {cls.__name__!r} has a `yield` in it, which makes it a generator; `return` its output once"
         raise UsageError(msg)
     if not inspect.iscoroutinefunction(getattr(cls, "run", None)):
         msg = f"`run` of class {cls.__name__!r} is a plain def; write `async def run(self, event, step):`"

@@ -16,7 +16,7 @@ from nbflow.engine.calls import Call, StepCall
 from nbflow.engine.children import call_child
 from nbflow.engine.entrypoint import ReceivedEvent
 from nbflow.engine.executors.bodies import HERE
-from nbflow.engine.functions import Options, StepFunction, handler_of
+from nbflow.engine.functions import Decorator, Options, StepFunction, handler_of
 from nbflow.engine.loop import ACTIVATION
 from nbflow.engine.maps.calls import MapCall, asked_for, call_map
 from nbflow.engine.waits import Asked, Wait
@@ -82,7 +82,7 @@ class WorkflowStep:
         handler = handler_of(name, rollback, rollback_config)
         options = Options(resolved, on, lazy, concurrent, handler, sensitive is not None)
         if fn is _MISSING:
-            return partial(StepFunction, self, name, options)
+            return Decorator(self, name, options)
         if not callable(fn):
             given = article(type(fn).__name__)
             msg = f"step {name!r} was given {given} to run, which is not callable; give the function, not its result"

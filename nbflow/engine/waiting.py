@@ -4,9 +4,10 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nbflow.clock import SystemClock
+from nbflow.core.durations import duration
 from nbflow.core.model import FINISHED
 from nbflow.engine.bodies import BODY
 from nbflow.errors import StoreError, WaitTimeoutError
@@ -36,6 +37,17 @@ def come_to(engine: "Engine", reached: Callable[[], bool]) -> bool:
     if closing:
         engine.check_open()
     return False
+
+
+def patience(timeout: Any) -> float | None:
+    """How long a wait may take, in seconds: a number of them, another form of a duration, or None for as long as it takes.
+
+    Raises:
+        UsageError: it is none of these.
+    """
+    if timeout is None or (isinstance(timeout, int | float) and not isinstance(timeout, bool)):
+        return timeout
+    return duration(timeout, what="wait(timeout=)").total_seconds()
 
 
 def wait_until(instance: "WorkflowInstance", reached: Callable[[], bool], timeout: float | None) -> None:

@@ -5,7 +5,16 @@ import threading
 
 import pytest
 
-from nbflow import EventTimeoutError, NonRetryableError, Status, UsageError, WorkflowEntrypoint, testing
+from nbflow import (
+    EventTimeoutError,
+    NonRetryableError,
+    NotFoundError,
+    NotSerialisableError,
+    Status,
+    UsageError,
+    WorkflowEntrypoint,
+    testing,
+)
 from nbflow.testing import introspect
 from tests.engine.conftest import eventually
 
@@ -243,3 +252,25 @@ def test_time_waits_for_bodies_that_end(nbflow_engine):
     instance = nbflow_engine.register(Works).create()
     nbflow_engine.clock.advance("2 days")
     assert instance.wait(10).output == "done"
+
+
+def test_what_no_step_and_no_event_can_give_is_refused_at_the_call(lab):
+    workflow = lab.workflow(waits_and_does)
+    kit = introspect(workflow)
+    with pytest.raises(NotSerialisableError):
+        kit.mock_step_result("a", object())
+    with pytest.raises(NotSerialisableError):
+        kit.mock_event("go", object())
+    with pytest.raises(UsageError, match="event type"):
+        kit.mock_event("bad type")
+    with pytest.raises(UsageError, match=r"mock_step_error\('a', 'text'\): give an exception"):
+        kit.mock_step_error("a", "text")
+    with pytest.raises(NotFoundError, match="has no instance yet"):
+        kit.output()
+    kit.mock_event("go", 1)
+    kit.mock_step_result("a", 2)
+    assert lab.finish(workflow.create()).output == kit.output() == [1, 2]
+
+
+async def waits_and_does(event, step):
+    return [(await step.wait_for_event("ask", "go")).payload, await step.do("a", lambda: 0)]

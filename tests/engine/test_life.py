@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import datetime as dt
 import logging
 import threading
 
@@ -140,6 +141,10 @@ def test_unknown_workflows_and_instances_are_named_with_what_there_is(lab):
         instance.step("s")
 
 
+async def _yields(self, event, step):
+    yield 1
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -147,6 +152,7 @@ def test_unknown_workflows_and_instances_are_named_with_what_there_is(lab):
         (lambda: type("A", (), {}), "WorkflowEntrypoint"),
         (lambda: type("A", (WorkflowEntrypoint,), {}), "no `run`"),
         (lambda: type("A", (WorkflowEntrypoint,), {"run": lambda self, event, step: 1}), "plain def"),
+        (lambda: type("A", (WorkflowEntrypoint,), {"run": _yields}), "has a `yield` in it"),
     ],
 )
 def test_what_is_no_workflow_is_refused_with_advice(lab, make, words):
@@ -687,3 +693,27 @@ def test_a_wait_for_an_instance_that_nobody_runs_says_so(tmp_path):
 class AsksTwice(WorkflowEntrypoint):
     async def run(self, event, step):
         await step.wait_for_event("w", "go")
+
+
+@pytest.mark.parametrize("limit", [-1, None, 1.5, "3"])
+def test_a_limit_that_is_none_is_refused_by_its_name(lab, limit):
+    workflow = lab.workflow(nothing)
+    for listed in (workflow.list, lab.engine.list):
+        with pytest.raises(UsageError, match=r"list\(limit="):
+            listed(limit=limit)
+    assert workflow.list(limit=0) == []
+
+
+def test_a_wait_takes_any_duration_and_refuses_what_is_none(lab):
+    instance = lab.start(asks_later)
+    for wait in (instance.wait, lab.engine.list().wait):
+        for timeout in ("10 ms", dt.timedelta(milliseconds=10), 0.01):
+            with pytest.raises(WaitTimeoutError, match=r"after 0\.0"):
+                wait(timeout, "finished")
+        for timeout in ("soon", True, object()):
+            with pytest.raises(UsageError, match=r"wait\(timeout=\)"):
+                wait(timeout)
+
+
+async def asks_later(event, step):
+    await step.sleep("z", "1 hour")

@@ -52,6 +52,8 @@ REFUSED = {
     "do, no function": lambda s: s.do("a", 5),
     "do, retries": lambda s: s.do("a", _plain, retries=-1),
     "do, timeout": lambda s: s.do("a", _plain, timeout="x"),
+    "do, nothing to run": lambda s: s.do("a"),
+    "do, no name": lambda s: s.do(lambda: 1),
     "do, config": lambda s: s.do("a", _plain, config=5),
     "do, executor": lambda s: s.do("a", _plain, on="nowhere"),
     "do, rollback": lambda s: s.do("a", _plain, rollback=5),
@@ -126,6 +128,32 @@ def test_an_instance_that_catches_a_refusal_goes_on_to_its_end(lab, what):
     assert instance.status().status is Status.COMPLETE, instance.status().error
     assert instance.output[0] in ("UsageError", "NotFoundError", "NotSerialisableError")
     assert instance.output[1:] == (1, [2, 1])
+
+
+def _one():
+    return 1
+
+
+@pytest.mark.parametrize(
+    ("call", "advice"),
+    [
+        (
+            lambda s: s.do("load"),
+            "step 'load' has nothing to run; write `await step.do('load', fn)`, or `@step.do('load')` above",
+        ),
+        (lambda s: s.do(), "`await step.do('name', fn)`"),
+        (lambda s: s.do(lambda: 1), "given a function and no name; write `await step.do('name', fn)`"),
+        (lambda s: s.do("load")(_one), "step 'load' was not called; write `await _one()`, or, undecorated,"),
+        (lambda s: asyncio.gather(s.do("load")), "step 'load' has nothing to run"),
+    ],
+)
+def test_a_step_without_a_body_or_a_call_says_what_is_missing(lab, call, advice):
+    async def run(event, step):
+        await call(step)
+
+    error = lab.run(run).status().error
+    assert error.type == "UsageError"
+    assert advice in error.message
 
 
 def test_a_step_too_many_is_refused_and_the_instance_goes_on(make_lab):
