@@ -51,7 +51,8 @@ before the dot. What each kind carries in `body` (JSON) and `value` (an encoded 
     map.finished   of an item: order, attempt, started_at, hash, preview, output_type, [json], [uri], [index], [out]: how many
                    values a stream hands on with it (their keys, where given by key=)          value, unless discarded
     map.failed     of an item: order, attempt, started_at, hash, error, [index], [out]    map.cancelled
-    wait.started   order, event_type, due_at, schema, prompt
+    wait.started   order, event_type, due_at, schema, prompt; once more where other code goes on with it and asks for another
+                   type, schema or prompt: the newest counts, with the same due_at (S58)
     wait.finished  order, started_at, event_id, event_type, sent_at, preview, [json]      value = payload
     wait.failed    order, started_at, error: timed out                                    wait.cancelled
 

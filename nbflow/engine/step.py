@@ -133,7 +133,7 @@ class WorkflowStep:
         call.payload_of = _received
         match _decision(activation, call, known, StepType.WAIT):
             case replay.WaitForEvent(due) if known is not None:
-                self._wait_on(call, asked, due, known.started_at)
+                self._go_on_waiting(call, asked, due, known)
             case replay.Open():
                 self._open_wait(call, asked)
             case replay.HoldForCancel():
@@ -293,15 +293,18 @@ class WorkflowStep:
         activation = self._activation
         now = activation.engine.clock.now()
         due = now + asked.span
-        body: dict[str, Any] = {"order": call.order, "event_type": asked.event_type, "due_at": due.isoformat()}
-        if asked.prompt is not None:
-            body["prompt"] = asked.prompt
-        if asked.described is not None:
-            body["schema"] = asked.described
         activation.unacked += 1
-        activation.record(Kind.WAIT_STARTED, call.key, body, acked=activation.acked)
+        activation.record(Kind.WAIT_STARTED, call.key, asked.body(call.order, due), acked=activation.acked)
         self._wait_on(call, asked, due, now)
         activation.engine.tell(activation.live, "waiting")
+
+    def _go_on_waiting(self, call: Call, asked: Asked, due: datetime, known: StepRecord) -> None:
+        """A replay: the deadline stays; other code may ask for something else, which senders are told from now on (S58)."""
+        activation = self._activation
+        if not asked.is_told(known.body):
+            activation.unacked += 1
+            activation.record(Kind.WAIT_STARTED, call.key, asked.body(call.order, due), acked=activation.acked)
+        self._wait_on(call, asked, due, known.started_at)
 
     def _wait_on(self, call: Call, asked: Asked, due: datetime, since: datetime) -> None:
         Wait(self._activation, call, asked, due, since)

@@ -10,10 +10,13 @@ from nbflow.core.model import Kind
 from nbflow.engine.calls import Call, noted
 from nbflow.engine.timers import Timer
 from nbflow.errors import EventTimeoutError, UndecodableError
+from nbflow.store.lines import body_text
 from nbflow.values import codec, failures, schemas
 
 if TYPE_CHECKING:
     from nbflow.engine.activation import Activation
+
+_TOLD = ("event_type", "schema", "prompt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,20 @@ class Asked:
     prompt: str | None = None
     described: dict[str, Any] | None = None
     schema: Any = None
+
+    def body(self, order: int, due: datetime) -> dict[str, Any]:
+        """What `wait.started` says of a wait that asks for this until *due*."""
+        body: dict[str, Any] = {"order": order, "event_type": self.event_type, "due_at": due.isoformat()}
+        if self.prompt is not None:
+            body["prompt"] = self.prompt
+        if self.described is not None:
+            body["schema"] = self.described
+        return body
+
+    def is_told(self, recorded: dict[str, Any]) -> bool:
+        """Whether that is what the recorded body of a wait tells senders, compared as the store writes it."""
+        told, asked = ({name: body.get(name) for name in _TOLD} for body in (recorded, self.body(0, datetime.min)))
+        return body_text(told) == body_text(asked)
 
 
 class Wait:
