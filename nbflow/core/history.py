@@ -4,6 +4,7 @@ Pure. `Head` (in `head.py`) is the fold of an instance's own entries, `History` 
 is always this fold, for the engine that runs an instance as for everybody else.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
@@ -92,12 +93,31 @@ class History:
         """Steps that started and have not ended."""
         return [step for step in self.steps.values() if step.state in OPEN_STATES]
 
+    def open_waits(self, event_type: str | None = None) -> list[StepRecord]:
+        """Waits that an event would end, of that type or of any, those left out which an event that is there will (S34).
+
+        Each event ends one wait of its type, the first by order (S35).
+        """
+        waits = [step for step in self.open_steps() if step.event_type is not None]
+        if event_type is not None:
+            waits = [step for step in waits if step.event_type == event_type]
+        free = Counter(event.type for event in self.events.values() if event.free) if waits else None
+        if not free:
+            return waits
+        left = []
+        for step in sorted(waits, key=lambda step: step.order):
+            free[step.event_type or ""] -= 1
+            if free[step.event_type or ""] < 0:
+                left.append(step)
+        return left
+
     def waiting_for(self) -> tuple[Waiting, ...]:
         """What the instance waits for, as far as its entries say."""
+        asked = {step.key for step in self.open_waits()}
         return tuple(
             Waiting(step.key.name, _kind_of_wait(step), step.due_at, step.event_type)
-            for step in self.steps.values()
-            if step.state in _WAITS
+            for step in self.open_steps()
+            if step.state in _WAITS and (step.event_type is None or step.key in asked)
         )
 
     def buffered(self, event_type: str) -> list[EventRecord]:

@@ -245,8 +245,7 @@ def send_event(engine: "Engine", instance: "WorkflowInstance", type_: str, paylo
 
 def _check_fits(history: History, type_: str, payload: Any, types: dict[StepKey, Any]) -> None:
     """Refuse a payload that the wait it would go to does not take (S39)."""
-    waits = [s for s in history.steps.values() if s.state is StepState.WAITING and s.event_type == type_]
-    first = min(waits, key=lambda step: step.order, default=None)
+    first = min(history.open_waits(type_), key=lambda step: step.order, default=None)
     if first is not None and first.body.get("schema") is not None:
         schemas.check(first.body["schema"], payload, f"wait {str(first.key)!r}", types.get(first.key))
 
@@ -269,12 +268,13 @@ def _open_wait_type(history: History, instance_id: str, name: str, count: int) -
         msg = f"instance {instance_id!r} has no wait {name!r} number {count}"
         raise NotFoundError(msg)
     answered = next((e for e in history.events.values() if e.taken_by == step.key), None)
-    if answered is None and step.state is StepState.WAITING and step.event_type:
-        answered = next(iter(history.buffered(step.event_type)), None)
+    is_open = step.key in {wait.key for wait in history.open_waits(step.event_type)}
+    if answered is None and not is_open and step.state is StepState.WAITING:
+        answered = next(iter(history.buffered(step.event_type or "")), None)
     if answered is not None:
         msg = f"answered by {answered.sent_by} at {answered.sent_at.isoformat(timespec='seconds')}"
         raise InvalidStatusError(msg)
-    if step.state is not StepState.WAITING or history.head.status in FINISHED:
+    if not is_open or history.head.status in FINISHED:
         msg = f"wait {name!r} of instance {instance_id!r} is not open any more ({step.state})"
         raise InvalidStatusError(msg)
     return step.event_type or ""

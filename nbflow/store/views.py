@@ -324,11 +324,7 @@ def _attempt_view(attempt: Attempt) -> AttemptView:
 
 
 def _open_waits(history: History) -> tuple[StepView, ...]:
-    return tuple(
-        step_view(step, history.replayed)
-        for step in history.steps.values()
-        if step.state is StepState.WAITING and step.key.type is not StepType.CHILD
-    )
+    return tuple(step_view(step, history.replayed) for step in history.open_waits())
 
 
 def _open_children(history: History) -> tuple[tuple[str, str, str], ...]:

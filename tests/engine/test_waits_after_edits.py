@@ -1,11 +1,13 @@
 """What an instance waits for when its code was corrected while it waited (S58, S39, S9)."""
 
+import asyncio
 import itertools
 
 import pytest
 
+from nbflow import InvalidStatusError
 from nbflow.values.schemas import UnfitPayloadError
-from tests.engine.conftest import entrypoint, kinds, source_of
+from tests.engine.conftest import entrypoint, kinds, revive, source_of
 
 
 def asking(event_type="go", schema=None, prompt=None, timeout="24 hours"):
@@ -106,3 +108,28 @@ def test_replays_of_a_wait_that_asks_for_the_same_record_nothing(lab, schema, pr
         lab.workflow(asking(schema=schema, prompt=prompt))
         lab.idle()
     assert kinds(lab.engine.get("one")).count("wait.started ask") == 1
+
+
+# -- what an event that is there will end (S34) ------------------------------------------------------------------------
+
+
+def test_a_wait_that_a_sent_event_will_end_is_not_waited_for(lab):  # S34, S35
+    async def run(event, step):
+        await asyncio.gather(step.wait_for_event("first", "go"), step.wait_for_event("second", "go", schema=int))
+
+    instance = lab.start(run, id="one")
+    lab.idle()
+    entries = lab.entries()
+    elsewhere = revive(entries, lab)  # it does not have the workflow: the event waits for a kernel that does
+    instance = elsewhere.engine.get("one")
+    assert [wait.name for wait in instance.status().waiting_for] == ["first", "second"]
+    instance.send_event("go", "any")
+    status = instance.status()
+    assert (status.status, [wait.name for wait in status.waiting_for]) == ("running", ["second"])
+    assert [wait.name for wait in instance.view().waits] == ["second"]
+    with pytest.raises(UnfitPayloadError):  # the next one goes to the second
+        instance.send_event("go", "any")
+    with pytest.raises(InvalidStatusError, match="answered by"):
+        instance.answer("first", 1, 1)
+    instance.answer("second", 1, 1)
+    assert instance.status().waiting_for == ()
