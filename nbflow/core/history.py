@@ -6,6 +6,7 @@ is always this fold, for the engine that runs an instance as for everybody else.
 
 from collections import Counter
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -47,6 +48,8 @@ class History:
             child that it names (S60).
         replayed: steps that had ended before the present activation began: its "from history".
         version: rises with each entry that counts.
+        uncalled: steps that have not ended and that the present activation has not called, as far as the engine which runs
+            it says so; no part of the fold. Such steps keep what is recorded of them, but nothing waits for them (S9).
     """
 
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
@@ -56,6 +59,7 @@ class History:
         self.events: dict[str, EventRecord] = {}
         self.left: dict[StepKey, dict[str, Any]] = {}
         self.replayed: frozenset[StepKey] = frozenset()
+        self.uncalled: AbstractSet[StepKey] = frozenset()
         self.last_order = 0
         self.version = 0
         for entry in entries:
@@ -90,8 +94,8 @@ class History:
         return True
 
     def open_steps(self) -> list[StepRecord]:
-        """Steps that started and have not ended."""
-        return [step for step in self.steps.values() if step.state in OPEN_STATES]
+        """Steps that started, have not ended and are called by the present code, as far as that is known."""
+        return [step for step in self.steps.values() if step.state in OPEN_STATES and step.key not in self.uncalled]
 
     def open_waits(self, event_type: str | None = None) -> list[StepRecord]:
         """Waits that an event would end, of that type or of any, those left out which an event that is there will (S34).
@@ -264,7 +268,9 @@ class History:
     def _shift(self, seconds: float) -> None:
         if not seconds:
             return
-        for step in self.open_steps():
+        for step in self.steps.values():
+            if step.state not in OPEN_STATES:
+                continue
             if step.items is not None:
                 step.items.shift(timedelta(seconds=seconds))
             if step.due_at is not None and not step.body.get("fixed"):
@@ -351,7 +357,7 @@ def _wanted(history: History, steps: Iterable[StepRecord]) -> bool:
 def died_waiting(history: History) -> bool:
     """Whether its last activation only waited when it died: no body of it can have killed the kernel (S27)."""
     in_flight = any(step.died_in == history.head.activation for step in history.steps.values())
-    return bool(history.open_steps()) and not in_flight
+    return not in_flight and any(step.state in OPEN_STATES for step in history.steps.values())
 
 
 def settled(history: History, *, but_for_children: bool = False) -> bool:

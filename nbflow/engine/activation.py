@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from nbflow.core.config import ResolvedConfig
 from nbflow.core.delivery import Deliveries
 from nbflow.core.history import StepRecord
-from nbflow.core.model import Kind, StepKey, StepType
+from nbflow.core.model import Kind, StepKey, StepState, StepType
 from nbflow.core.names import step_name
 from nbflow.engine.bodies import BODY
 from nbflow.engine.calls import Call, unseen, unseen_failure
@@ -34,7 +34,8 @@ RollbackHandler = tuple[Callable[..., Any], ResolvedConfig]
 
 log = logging.getLogger("nbflow")
 
-_DO = StepType.DO  # looked up once: see core/history.py
+_DO, _ROLLBACK = StepType.DO, StepType.ROLLBACK  # looked up once: see core/history.py
+_OVER = frozenset({StepState.FINISHED, StepState.FAILED})
 
 GRACE = 5.0  # seconds that stopped user code has to end (S42)
 
@@ -49,6 +50,7 @@ class Activation(Scope):
         collecting: it replays only to find rollback handlers: nothing runs (S49).
         decoding: a result that is large is being read: nothing is handed out before it.
         failed_calls: those that were given an error.
+        left: recorded steps that have not ended and that it has not called (yet).
     """
 
     def __init__(self, live: "LiveInstance", run: Callable[..., Any]) -> None:
@@ -57,6 +59,7 @@ class Activation(Scope):
         history = live.history
         self.ready = 0
         self.deliveries = Deliveries(history.delivered)
+        self.left = {key for key, step in history.steps.items() if step.state not in _OVER and key.type is not _ROLLBACK}
         self.handing = Handing(self)
         self.next_order = history.last_order + 1
         # Calls so far. Those of a body are counted for it alone: when it does not run again, nobody else's numbers change.
@@ -177,6 +180,8 @@ class Activation(Scope):
         order = known.order if known is not None else self.next_order
         if known is None:
             self.next_order += 1
+        elif self.left:
+            self.left.discard(key)
         call = Call(key, order, asyncio.Future(loop=self.engine.loop))
         call.inner = inner
         self.calls[key] = call
@@ -300,7 +305,8 @@ class Activation(Scope):
     def unreached(self) -> tuple[StepKey, ...]:
         """Recorded steps that `run` has not asked for (S9); those of a body that did not run again are no news."""
         steps = self.live.history.steps
-        return tuple(key for key in self.deliveries.unreached() if key in steps and steps[key].parent is None)
+        left = sorted(self.left & steps.keys(), key=lambda key: steps[key].order)
+        return tuple(key for key in (*self.deliveries.unreached(), *left) if key in steps and steps[key].parent is None)
 
     def hold_back(self, call: Call, begin: Callable[[], None]) -> None:
         """A call that was cancelled before is expected to be again: it begins only if all is quiet without that (S21)."""

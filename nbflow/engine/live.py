@@ -56,8 +56,7 @@ class LiveInstance:
         self.engine, self.workflow = engine, workflow
         self.history = History(entries)
         self.created_seq = self.history.head.created_seq
-        self.lock = threading.RLock()
-        self.leftovers = Leftovers(engine)
+        self.lock, self.leftovers = threading.RLock(), Leftovers(engine)
         self.activation: Activation | Rollback | None = None
         self.rolling_back = False
         self.rest, self.codes, self.slots = Rest(self), Codes(self), engine.slots
@@ -67,8 +66,7 @@ class LiveInstance:
         self.unreached: tuple[StepKey, ...] = ()
         self.outputs: dict[StepKey, Log] = {}
         self.lost = self.code_changed = False
-        self._changed = threading.Condition()
-        self._waiters = 0
+        self._changed, self._waiters = threading.Condition(), 0
         self._files: ArtifactFolder | None = None
         self._context: contextvars.Context | None = None
 
@@ -199,7 +197,7 @@ class LiveInstance:
             return
         workflow, event = self.workflow, make_event(params, head)
         activation = Activation(self, lambda: workflow.run(event, activation))
-        self.waits, self.retries, self.unreached = {}, {}, ()
+        self.waits, self.retries, self.unreached, self.history.uncalled = {}, {}, (), frozenset()
         self.codes.begin()
         self.rolling_back = self.rest.hibernating = False
         if rolling_back:
@@ -215,7 +213,7 @@ class LiveInstance:
     def noted_idle(self) -> None:
         """The activation is quiet and has nothing to hand out: what it waits for is now known."""
         if isinstance(self.activation, Activation):
-            self.unreached = self.activation.unreached()
+            self.unreached, self.history.uncalled = self.activation.unreached(), self.activation.left
         self.rest.noted()
         self.notify()
 
@@ -376,7 +374,9 @@ class LiveInstance:
     def replace_code(self) -> None:
         """Go on with the workflow's present class: a waiting activation is replayed under it (S58)."""
         activation = self.activation
-        if isinstance(activation, Activation) and activation.idle and activation.collecting is None:
+        if activation is None:
+            self.rest.wake()  # one that left memory waits too
+        elif isinstance(activation, Activation) and activation.idle and activation.collecting is None:
             self.activation = None
             activation.abandon()
             self.activate()

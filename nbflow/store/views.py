@@ -343,7 +343,7 @@ def instance_view(
 ) -> InstanceView:
     """The view of an instance; *status* is what its engine knows better than the entries do (S5)."""
     head = history.head
-    states = _states(history)
+    states, called = _states(history)
     assert head.created_at is not None
     shown = status or status_of(history)
     return InstanceView(
@@ -362,8 +362,8 @@ def instance_view(
         owner_alive=owner_alive,
         done=states.count(StepState.FINISHED),
         total=len(states),
-        running=states.count(StepState.RUNNING),
-        retrying=states.count(StepState.RETRYING),
+        running=called.count(StepState.RUNNING),
+        retrying=called.count(StepState.RETRYING),
         failed=states.count(StepState.FAILED),
         from_history=len(history.replayed),
         waiting_for=() if head.finished else history.waiting_for(),
@@ -388,6 +388,9 @@ def _changed_at(head: datetime, history: History) -> datetime:
     return max([head, *(step.changed_at for step in history.steps.values())])
 
 
-def _states(history: History) -> list[StepState]:
+def _states(history: History) -> tuple[list[StepState], list[StepState]]:
+    """The states of all steps, and of those that the present code calls."""
     # Handlers undo steps; they are shown in their rows, and are no part of how far the work is.
-    return [step.state for step in steps_as_told(history) if step.key.type is not StepType.ROLLBACK]
+    steps = [step for step in steps_as_told(history) if step.key.type is not StepType.ROLLBACK]
+    states, uncalled = [step.state for step in steps], history.uncalled
+    return states, [step.state for step in steps if step.key not in uncalled] if uncalled else states

@@ -7,7 +7,7 @@ import pytest
 
 from nbflow import InvalidStatusError
 from nbflow.values.schemas import UnfitPayloadError
-from tests.engine.conftest import entrypoint, kinds, revive, source_of
+from tests.engine.conftest import Gate, entrypoint, kinds, revive, source_of
 
 
 def asking(event_type="go", schema=None, prompt=None, timeout="24 hours"):
@@ -108,6 +108,171 @@ def test_replays_of_a_wait_that_asks_for_the_same_record_nothing(lab, schema, pr
         lab.workflow(asking(schema=schema, prompt=prompt))
         lab.idle()
     assert kinds(lab.engine.get("one")).count("wait.started ask") == 1
+
+
+# -- what the present code does not call any more (S9) -----------------------------------------------------------------
+
+
+def fails():
+    raise ValueError("it always does")
+
+
+async def child(event, step):
+    await step.wait_for_event("never", "never")
+
+
+async def with_sleep(step):
+    await step.sleep("old", "4 hours")
+
+
+async def with_retry(step):
+    await step.do("old", fails, retries={"limit": 9, "delay": "4 hours"})
+
+
+async def with_wait(step):
+    await step.wait_for_event("old", "go", timeout="4 hours", schema=int)
+
+
+async def with_child(step):
+    await step.child("old", "C", id="kid")
+
+
+async def with_map(step):
+    await step.map("old", lambda item: fails(), [1, 2], retries={"limit": 9, "delay": "4 hours"})
+
+
+OLD = pytest.mark.parametrize("old", [with_sleep, with_retry, with_wait, with_child, with_map])
+
+
+def flow(*parts):
+    async def run(event, step):
+        for part in parts:
+            await part(step)
+        return (await step.wait_for_event("ask", "go", schema=str, timeout="300 days")).payload
+
+    return run
+
+
+@OLD
+@HOW
+def test_what_the_present_code_does_not_call_is_waited_for_by_nobody_and_shows_as_unreached(lab, old, how):  # S9, S58
+    lab.workflow(child, "C")
+    lab, instance = edited(lab, flow(old), flow(), how)
+    status = instance.status()
+    assert (status.status, [wait.name for wait in status.waiting_for]) == ("waiting", ["ask"])
+    assert [str(key) for key in status.unreached] == ["old"]
+    assert ([wait.name for wait in instance.view().waits], instance.view().children) == (["ask"], ())
+    assert (instance.view().running, instance.view().retrying) == (0, 0)
+    assert instance.is_settled()
+    before = len(instance.history())
+    lab.advance("10 hours")  # past what was due
+    assert instance.is_settled()
+    assert instance.status().status == "waiting"
+    assert len(instance.history()) == before  # nothing is said of it: the code may be put back
+    with pytest.raises(UnfitPayloadError):
+        instance.send_event("go", 5)
+    instance.send_event("go", "x")
+    assert lab.finish(instance).output == "x"
+    assert [str(key) for key in instance.status().unreached] == ["old"]
+    assert [str(key) for key in lab.revive().engine.get("one").status().unreached] == ["old"]
+
+
+@OLD
+def test_code_that_is_put_back_goes_on_with_what_was_recorded(lab, old):  # S9, S33
+    lab.workflow(child, "C")
+    lab.start(flow(old), id="one")
+    lab.advance("1 hour")
+    instance = lab.engine.get("one")
+    before = instance.step("old")
+    edit(lab, flow())
+    lab.advance("1 hour")
+    edit(lab, flow(old))
+    status = instance.status()
+    assert [wait.name for wait in status.waiting_for] == ["old"]
+    assert [str(key) for key in status.unreached] == ["ask"]  # which is behind it now
+    assert instance.step("old").order == before.order
+    if old in (with_sleep, with_wait):
+        assert instance.step("old").due_at == before.due_at
+    assert not instance.is_settled() or old in (with_wait, with_child)
+
+
+def test_a_step_that_is_called_later_is_open_again_with_its_deadline(lab):  # S9, S33
+    async def before(event, step):
+        await step.sleep("nap", "4 hours")
+
+    async def after(event, step):
+        await step.wait_for_event("ask", "go")
+        await step.sleep("nap", "9 hours")
+
+    lab, instance = edited(lab, before, after, "cell run again")
+    due = instance.step("nap").due_at
+    assert instance.is_settled()
+    assert [str(key) for key in instance.status().unreached] == ["nap"]
+    instance.send_event("go")
+    lab.idle()
+    status = instance.status()
+    assert [(wait.name, wait.until) for wait in status.waiting_for] == [("nap", due)]
+    assert status.unreached == ()
+    assert not instance.is_settled()
+    lab.advance("4 hours")
+    assert instance.status().status == "complete"
+
+
+def test_a_wait_that_is_not_called_any_more_takes_no_answer_and_refuses_no_payload(lab):  # S9, S39
+    lab, instance = edited(lab, flow(with_wait), flow(with_sleep), "kernel restarted")
+    with pytest.raises(InvalidStatusError, match="does not call it"):
+        instance.answer("old", 1, 5)
+    instance.send_event("go", "for the wait to come")
+    assert [wait.name for wait in instance.status().waiting_for] == ["old"]
+    lab.advance("4 hours")
+    assert lab.finish(instance).output == "for the wait to come"
+
+
+def test_a_pause_moves_the_deadline_of_what_is_not_called_now_too(lab):  # S41
+    lab, instance = edited(lab, flow(with_sleep), flow(), "cell run again")
+    instance.pause()
+    lab.advance("2 hours")
+    instance.resume()
+    lab.idle()
+    assert [wait.name for wait in instance.status().waiting_for] == ["ask"]
+    edit(lab, flow(with_sleep))
+    assert (instance.step("old").due_at - lab.clock.now()).total_seconds() == 4 * 3600
+
+
+def test_an_instance_that_left_memory_is_woken_by_what_its_code_waits_for_alone(make_lab):  # S62
+    lab = make_lab()
+    lab.engine.waiting.keep = 0
+    lab, instance = edited(lab, flow(with_wait), flow(with_nap), "cell run again")
+    live = lab.engine.live[instance.created_seq]
+    assert live.rest.hibernating
+    assert [wait.name for wait in instance.status().waiting_for] == ["nap"]
+    assert [str(key) for key in instance.status().unreached] == ["old"]
+    instance.send_event("go", "x")
+    lab.idle()
+    assert live.rest.hibernating
+    assert instance.status().status == "waiting"
+    lab.advance("5 hours")
+    assert live.rest.hibernating
+    lab.advance("300 days")
+    assert lab.finish(instance).output == "x"
+
+
+async def with_nap(step):
+    await step.sleep("nap", "200 days")
+
+
+def test_a_cut_off_step_that_was_renamed_shows_as_unreached(lab):  # S9
+    gate = Gate()
+
+    async def before(event, step):
+        await step.do("load", gate)
+
+    lab.start(before, id="one")
+    gate.reached()
+    lab, instance = edit(lab, flow(), "kernel restarted")
+    gate.open()
+    assert [str(key) for key in instance.status().unreached] == ["load"]
+    assert instance.is_settled()
 
 
 # -- what an event that is there will end (S34) ------------------------------------------------------------------------

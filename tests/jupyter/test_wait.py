@@ -205,6 +205,19 @@ def test_headless_stops_at_a_wait_for_an_event_and_a_later_cell_answers(kernel):
     assert kernel.run("(await inst)", ok=True, stdin=False).result["text/plain"] == "'from a cell'"
 
 
+def test_headless_a_sleep_that_the_corrected_cell_no_longer_has_holds_nothing_up(kernel):
+    cell = """%%workflow w1 {line}
+class Edited(WorkflowEntrypoint):
+    async def run(self, event, step):
+        {first}
+        return (await step.wait_for_event("ask", "approval")).payload
+"""
+    kernel.run(cell.format(line="--wait 1s", first="await step.sleep('z', '1 hour')"), ok=True)
+    out = kernel.run(cell.format(line="", first="pass"), stdin=False, timeout=20, ok=True)
+    assert "waiting for 'approval'" in out.text
+    assert "1 not reached: z" in out.text
+
+
 def test_headless_an_errored_instance_is_told_in_the_output(kernel):
     out = kernel.run(
         "%%workflow w1\nclass Bad(WorkflowEntrypoint):\n    async def run(self, event, step):\n        raise ValueError('broken')\n",
