@@ -82,6 +82,7 @@ class Child:
     def _created(self, outcome: Outcome) -> None:
         self.activation.in_flight -= 1
         if self._gone:
+            self.activation.on_quiet()  # `run` may have returned meanwhile, and waits for this alone
             return
         succeeded, child = outcome
         if not succeeded:
@@ -136,6 +137,7 @@ class Child:
     def _read(self, outcome: Outcome) -> None:
         self.activation.in_flight -= 1
         if self._gone:
+            self.activation.on_quiet()  # `run` may have returned meanwhile, and waits for this alone
             return
         succeeded, made = outcome
         if succeeded:

@@ -738,3 +738,15 @@ def test_the_error_of_a_child_has_the_same_cause_the_first_time_as_on_replay(ech
     assert issubclass(cause, ValueError)
     assert text.startswith("instance 'p.c-1' errored: ValueError: broken (step 'echo' failed after 1 attempt)")
     assert notes is None
+
+
+@pytest.mark.parametrize("turns", [1, 2, 3])
+def test_a_parent_that_leaves_a_child_while_it_is_being_created_ends(echoing, turns):  # S21
+    async def run(event, step):
+        task = asyncio.ensure_future(step.child("c", "Echo", 1))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        return "left"
+
+    assert echoing.output(run) == "left"

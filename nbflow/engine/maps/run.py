@@ -7,7 +7,6 @@ import contextvars
 import dataclasses
 from collections import deque
 from collections.abc import Callable
-from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,15 +15,15 @@ from nbflow.core.config import DEFAULT, ResolvedConfig
 from nbflow.core.history import StepRecord
 from nbflow.core.items import Items, stream_key
 from nbflow.core.model import Kind, StepState
-from nbflow.core.rates import Bucket, Rate
+from nbflow.core.rates import Rate
 from nbflow.engine.calls import Call, nothing_to_stop
 from nbflow.engine.maps.commits import Commits
 from nbflow.engine.maps.ends import Conclusion
 from nbflow.engine.maps.items import ItemBody
+from nbflow.engine.maps.pace import Pace
 from nbflow.engine.maps.results import Kept, Results, failed
 from nbflow.engine.maps.sources import Draw, Drawn, Source, total_of
 from nbflow.engine.threads import Outcome
-from nbflow.engine.timers import Timer
 from nbflow.values import codec, failures
 
 if TYPE_CHECKING:
@@ -82,8 +81,7 @@ class MapRun:
         self._bodies: set[ItemBody] = set()
         self._commits = Commits(self.engine, self._acked)
         self._failure: tuple[str, dict[str, Any], BaseException | None] | None = None
-        self._bucket: Bucket | None = None
-        self._rate_timer: Timer | None = None
+        self._pace = Pace(self.engine, None, (), self.pump)
         self._closed = self._held = self._pumping = self._full = False
         self._started_at = ""
         call.deliver = Conclusion(self).deliver
@@ -110,8 +108,7 @@ class MapRun:
         assert record.items is not None
         self._started_at = record.started_at.isoformat()
         self.items = self.draw.items = self.results.items = record.items
-        if asked.rate is not None:
-            self._bucket = Bucket(asked.rate, self.items.starts)
+        self._pace = Pace(self.engine, asked.rate, self.items.starts, self.pump)
         self.source = Source(activation, asked.items, self.draw, self.pump)
         self.call.cancel = self._cancel
         activation.closers.append(self.close)
@@ -132,8 +129,7 @@ class MapRun:
         self._closed = True
         if self.source is not None:
             self.source.close()
-        if self._rate_timer is not None:
-            self._rate_timer.cancel()
+        self._pace.close()
         for body in list(self._bodies):
             body.cancel()
             self.activation.suspects.ended(body.key)
@@ -167,7 +163,7 @@ class MapRun:
             return
         self._pumping = True
         try:
-            while self._failure is None and self.running < self._places() and self._next() and self._token():
+            while self._failure is None and self.running < self._places() and self._next() and self._pace.may_begin():
                 self._start_one()
         finally:
             self._pumping = False
@@ -194,22 +190,6 @@ class MapRun:
         """Whether another item may begin that has to be remembered until it leaves."""
         waiting = len(self.stream.ready) + len(self.kept) if self.stream is not None else len(self._commits)
         return len(self._bodies) + waiting < self.asked.concurrency + AHEAD
-
-    def _token(self) -> bool:
-        """Whether the rate lets an attempt begin now; where not, it is tried again when it does."""
-        if self._bucket is None:
-            return True
-        if self._rate_timer is not None:
-            return False
-        now = self.engine.clock.now()
-        if (wait := self._bucket.wait(now.timestamp())) <= 0:
-            return True
-        self._rate_timer = self.engine.timers.at(now + timedelta(seconds=wait), self._token_is_back)
-        return False
-
-    def _token_is_back(self) -> None:
-        self._rate_timer = None
-        self.pump()
 
     @property
     def _failed_before(self) -> bool:
@@ -256,12 +236,8 @@ class MapRun:
 
     def _work(self, begin: Callable[[], None]) -> None:
         self.running += 1
-        self._take_token()
+        self._pace.began()
         begin()
-
-    def _take_token(self) -> None:
-        if self._bucket is not None:
-            self._bucket.take(self.engine.clock.now().timestamp())
 
     @property
     def failing(self) -> bool:
@@ -322,8 +298,8 @@ class MapRun:
             self.pump()
 
     def taken(self) -> None:
-        """`run` has taken a value of the stream."""
-        if self._full:
+        """`run` has taken a value of the stream: whatever stopped for want of room goes on."""
+        if self._full or (self.stream is not None and self.stream.may_go_on):
             self._full = False
             self.engine.thread.post(self.pump)
 
@@ -363,6 +339,7 @@ class MapRun:
     def _read_failure(self, key: str, outcome: Outcome) -> None:
         self.activation.in_flight -= 1
         if self._closed:
+            self.activation.on_quiet()  # it may have waited for this alone
             return
         kept = outcome[1].get(key) if outcome[0] else None
         about = kept if isinstance(kept, dict) else {"error": failures.record_error(outcome[1]), "attempt": 0}
@@ -387,6 +364,7 @@ class MapRun:
     def _keys_encoded(self, body: dict[str, Any], outcome: Outcome) -> None:
         self.activation.in_flight -= 1
         if self.activation.over or self.call.key not in self.activation.calls:
+            self.activation.on_quiet()  # `run` has left the stream meanwhile, and may have returned
             return
         if outcome[0]:
             self.activation.ended(Kind.MAP_FINISHED, self.call, body, outcome[1].data)

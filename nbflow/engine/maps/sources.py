@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from nbflow.engine.activation import Activation
 
 AT_ONCE = 1_000  # items looked at before others have their turn
+SOON = 0.01  # seconds from an item that has ended before to the look at what it lets out, with those that come meanwhile
 _BUILT_IN = (list, tuple, range)
 
 
@@ -47,6 +48,7 @@ class Draw:
         failed: the first that has failed for good before.
         stale: keys of recorded items whose content has changed (S57).
         exhausted: all are drawn.
+        served: told of each item that has ended before.
     """
 
     def __init__(self, name: str, key: Callable[[Any], Any] | None, items: Items) -> None:
@@ -58,6 +60,7 @@ class Draw:
         self.failed = ""
         self.stale: list[str] = []
         self.exhausted = False
+        self.served: Callable[[], None] | None = None
 
     def some(self, iterator: Iterator[Any], wanted: int) -> None:
         """Draw until so many wait to run, or many were looked at."""
@@ -79,7 +82,8 @@ class Draw:
         """
         index = self.count
         key = str(index) if self.keys is None else self._key_of(item, index)
-        if not self.items.ended(key):
+        ended = self.items.ended(key)
+        if not ended:
             self.pending.append(Drawn(index, key, item, fingerprint(item)))
         elif (recorded := self.items.hash(key)) and (now := fingerprint(item)) and now != recorded:
             if self.keys is None:
@@ -92,6 +96,8 @@ class Draw:
         if not self.failed and self.items.is_failed(key):
             self.failed = key
         self.count += 1
+        if ended and self.served is not None:
+            self.served()
 
     def _key_of(self, item: Any, index: int) -> str:
         assert self._key is not None
@@ -129,6 +135,7 @@ class Source:
         self._task: asyncio.Task[None] | None = None
         self._demand = asyncio.Event()
         self._wanted = 0
+        self._told = self._posted = False
 
     @property
     def over(self) -> bool:
@@ -189,6 +196,7 @@ class Source:
     def _begin(self) -> None:
         if self._task is not None or self._demands is not None:
             return
+        self.draw.served = self._served
         if hasattr(type(self._items), "__aiter__"):
             self._task = self._engine.loop.create_task(self._drive())
             return
@@ -229,6 +237,7 @@ class Source:
         return iter(self._items)
 
     def _begun(self) -> None:
+        self._posted = False
         if not self._closed:
             self._more()
 
@@ -243,6 +252,20 @@ class Source:
             return
         self._more()
 
+    def _served(self) -> None:
+        """An item has ended before: its value may have to be taken before the iterable gives another."""
+        if not self._told:
+            self._told = True
+            self._engine.thread.post(self._tell_soon)
+
+    def _tell_soon(self) -> None:
+        loop = self._engine.loop
+        loop.call_later(SOON, self._tell, context=loop.uncounted)
+
+    def _tell(self) -> None:
+        self._told = False
+        self._begun()
+
     # -- async iterables ----------------------------------------------------------------------------------------------
 
     async def _drive(self) -> None:
@@ -250,6 +273,9 @@ class Source:
         try:
             async for item in self._items:
                 self.draw.take(item)
+                if self.draw.pending and not self._posted:  # the iterable may take long over the next, or wait for this one
+                    self._posted = True
+                    self._engine.thread.post(self._begun)
                 while len(self.draw.pending) >= self._wanted:
                     self._demand.clear()
                     self._engine.thread.post(self._more)

@@ -2,6 +2,7 @@
 
 Which entry made which values go out is recorded with it (`out`), so a replay hands them on in the same places of the order of
 all results. What has gone out and was not taken yet waits in `ready`: at most `concurrency` + 1,000 with what is behind it.
+Where more could go out than that, it is held back until `run` has taken half of it: nothing else may come that would wake it.
 """
 
 import asyncio
@@ -31,11 +32,13 @@ class Stream:
 
     Attributes:
         ready: those that went out and were not taken yet.
+        held_back: more could go out, and as many as may wait for `run` have done so already.
     """
 
     def __init__(self, run: "MapRun") -> None:
         self.run, self.activation = run, run.activation
         self.ready: deque[Any] = deque()
+        self.held_back = False
         items = run.items
         self._recorded = items.handed
         self._position = 0
@@ -54,14 +57,28 @@ class Stream:
 
     # -- what goes out ------------------------------------------------------------------------------------------------
 
-    def passed(self, key: str | None, fields: dict[str, Any], *, at_most: int | None = None) -> int:
+    @property
+    def _room(self) -> int:
+        """How many more may go out before `run` takes some."""
+        return max(0, AT_ONCE - len(self._out) - len(self.ready))
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether what is held back may go out: not one for each that is taken, which would be an entry for each."""
+        return self.held_back and self._room >= (AT_ONCE + 1) // 2
+
+    def passed(self, key: str | None, fields: dict[str, Any]) -> int:
         """Let out what stands first in item order and has ended, *key* with it; notes it in that entry's fields."""
         draw, items = self.run.draw, self.run.items
         out: list[str] = []
-        while self._frontier < draw.count and len(out) != at_most:
+        room, self.held_back = self._room, False
+        while self._frontier < draw.count:
             at = str(self._frontier) if draw.keys is None else draw.keys[self._frontier]
             if at not in self._before:
                 if at != key and not (items.ended(at) and (self.run.asked.exceptions or not items.is_failed(at))):
+                    break
+                if len(out) == room:
+                    self.held_back = True
                     break
                 out.append(at)
             self._frontier += 1
@@ -76,10 +93,9 @@ class Stream:
         return self._frontier < self.run.draw.count
 
     def catch_up(self) -> None:
-        """Let out what ended in earlier activations."""
-        room = AT_ONCE - len(self._out) - len(self.ready)
+        """Let out what ended in earlier activations, and what was held back."""
         fields: dict[str, Any] = {"order": self.run.call.order}
-        if room <= 0 or not (out := self.passed(None, fields, at_most=room)):
+        if (self.held_back and not self.may_go_on) or not (out := self.passed(None, fields)):
             return
         self.activation.unacked += 1
         self.activation.record(Kind.MAP_STARTED, self.run.call.key, fields, acked=partial(self._acked, out))

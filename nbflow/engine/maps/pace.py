@@ -1,0 +1,53 @@
+"""When the next attempt of a map may begin: its `rate`, every attempt counted, those of earlier activations too (S61)."""
+
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from nbflow.core.rates import Bucket, Rate
+from nbflow.engine.timers import Timer
+
+if TYPE_CHECKING:
+    from nbflow.engine.engine import Engine
+
+
+class Pace:
+    """The rate of one map in one activation; on the loop.
+
+    Args:
+        engine: whose clock and timers count.
+        rate: None where attempts may begin at any time.
+        taken: when the last attempts began, as timestamps.
+        go_on: called when an attempt may begin again.
+    """
+
+    def __init__(self, engine: "Engine", rate: Rate | None, taken: Iterable[float], go_on: Callable[[], None]) -> None:
+        self._engine, self._go_on = engine, go_on
+        self._bucket = None if rate is None else Bucket(rate, taken)
+        self._timer: Timer | None = None
+
+    def may_begin(self) -> bool:
+        """Whether an attempt may begin now; where not, *go_on* is called when it may."""
+        if self._bucket is None:
+            return True
+        if self._timer is not None:
+            return False
+        now = self._engine.clock.now()
+        if (wait := self._bucket.wait(now.timestamp())) <= 0:
+            return True
+        self._timer = self._engine.timers.at(now + timedelta(seconds=wait), self._token_is_back)
+        return False
+
+    def _token_is_back(self) -> None:
+        self._timer = None
+        self._go_on()
+
+    def began(self) -> None:
+        """An attempt begins."""
+        if self._bucket is not None:
+            self._bucket.take(self._engine.clock.now().timestamp())
+
+    def close(self) -> None:
+        """Nothing more begins."""
+        if self._timer is not None:
+            self._timer.cancel()
