@@ -6,7 +6,7 @@ reads them from the store, by `key` and the `token` under which they ended.
 
 from array import array
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -18,6 +18,7 @@ HANDED = "\0"
 """The key under which the values of a stream are handed out; no item's key has a control character."""
 
 _RECENT = 64
+_MOST_CODES = 60_000  # of the items of one map: nobody edits them so often
 _UNKNOWN, _OPEN, _FINISHED, _FAILED, _DISCARDED = range(5)
 
 
@@ -76,6 +77,9 @@ class Items:
         self._states = bytearray()
         self._tokens = array("l")
         self._hashes = array("Q")
+        self._codes = array("H")  # which of `_marks` each ended under, 0 where that was not recorded
+        self._marks: list[dict[str, Any]] = [{}]
+        self._activations = array("L")  # in which of the instance each ended
         self._indexes = array("l")  # of keyed items alone: the key of the others says it
 
     def __eq__(self, other: object) -> bool:
@@ -123,10 +127,31 @@ class Items:
         slot = self._slot(key)
         return f"{self._hashes[slot]:016x}" if slot is not None and self._hashes[slot] else ""
 
+    def codes(self) -> list[dict[str, Any]]:
+        """What entries say of the code of items that have ended: each `code_hash`, with what was bound to it, once (S56)."""
+        return [marks for place, marks in enumerate(self._marks) if place and place in self._codes]
+
+    def ended_under(self, marks: dict[str, Any], most: int, among: Container[str]) -> list[str]:
+        """The first keys of items, of those *among*, that ended under that code."""
+        place, found, slot = self._marks.index(marks), list[str](), -1
+        try:
+            while len(found) < most:
+                slot = self._codes.index(place, slot + 1)
+                if (key := self.key_of(slot)) in among:
+                    found.append(key)
+        except ValueError:  # no further one
+            pass
+        return found
+
     def index(self, key: str) -> int | None:
         """Which item of the list it was when it last began."""
         slot = self._slot(key)
         return slot if slot is None or self._slots is None else self._indexes[slot]
+
+    def ended_before(self, key: str, activation: int) -> bool:
+        """Whether it ended in an earlier activation of the instance than that."""
+        slot = self._slot(key)
+        return slot is not None and self._states[slot] >= _FINISHED and self._activations[slot] < activation
 
     def token(self, key: str) -> int:
         """The claim under which it ended."""
@@ -178,8 +203,8 @@ class Items:
             self.starts = deque(self.starts, maxlen=rate[0])
         return self._hand_on(body.get("out"))
 
-    def apply(self, entry: Entry) -> int:
-        """Fold an item's entry in; gives how many values a stream hands on with it."""
+    def apply(self, entry: Entry, activation: int) -> int:
+        """Fold an item's entry in, recorded in that activation; gives how many values a stream hands on with it."""
         key, body, kind = entry.key, entry.body, entry.kind
         assert key is not None
         slot = self._place(key, body)
@@ -198,6 +223,7 @@ class Items:
             item.state, item.error = StepState.RETRYING, body.get("error")
             item.due_at, item.failures = moment(body.get("retry_at")), item.failures + 1
         else:
+            self._activations[slot] = activation
             return self._end(entry, slot)
         return 0
 
@@ -228,7 +254,7 @@ class Items:
         assert key is not None
         self._close(key)
         if entry.kind in CANCELS:
-            self._states[slot] = _UNKNOWN
+            self._states[slot], self._codes[slot] = _UNKNOWN, 0
             return 0
         if entry.kind in FAILURES:
             self._states[slot] = _FAILED
@@ -238,8 +264,24 @@ class Items:
             self.done += 1
         self._tokens[slot] = entry.token
         self._hashes[slot] = int(told, 16) if (told := body.get("hash")) else 0
+        self._codes[slot] = self._code_of(body)
         self.ends.append(entry.recorded_at)
         return self._hand_on(body.get("out"))
+
+    def _code_of(self, body: dict[str, Any]) -> int:
+        """Where in `_marks` the code of an item is: nearly always that of the one before it."""
+        code = body.get("code_hash")
+        if code is None:
+            return 0
+        last = self._marks[-1]
+        if last.get("code_hash") == code and last.get("bound") == body.get("bound"):
+            return len(self._marks) - 1
+        marks: dict[str, Any] = {name: body[name] for name in ("code_hash", "bound") if name in body}
+        if marks not in self._marks:
+            if len(self._marks) > _MOST_CODES:
+                return 0
+            self._marks.append(marks)
+        return self._marks.index(marks)
 
     def _hand_on(self, out: int | list[str] | None) -> int:
         if out is None:
@@ -272,6 +314,8 @@ class Items:
         self._states.extend(bytes(count))
         self._tokens.extend([0] * count)
         self._hashes.extend([0] * count)
+        self._codes.extend([0] * count)
+        self._activations.extend([0] * count)
 
     # -- what befalls the map -----------------------------------------------------------------------------------------
 
@@ -308,6 +352,7 @@ class Items:
         for slot, state in enumerate(self._states):
             if state == _FAILED:
                 self._states[slot] = _UNKNOWN
+                self._codes[slot] = 0
         self.failed, self.order_at_failure = 0, None
 
     def drop(self, key: str) -> None:
@@ -319,7 +364,7 @@ class Items:
         self.done -= state in (_FINISHED, _DISCARDED)
         self.failed -= state == _FAILED
         self._close(key)
-        self._states[slot] = _UNKNOWN
+        self._states[slot], self._codes[slot] = _UNKNOWN, 0
 
     def _close(self, key: str) -> None:
         item = self.open.pop(key, None)

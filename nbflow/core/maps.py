@@ -24,7 +24,7 @@ def apply_item(history: "History", entry: Entry) -> None:
     assert items is not None
     step.changed_at = entry.recorded_at
     failed = items.failed
-    if out := items.apply(entry):
+    if out := items.apply(entry, history.head.activation):
         history.delivered += [stream_key(step.key)] * out
     if items.failed > failed and items.order_at_failure is None:
         items.order_at_failure = history.last_order
@@ -98,6 +98,13 @@ def item_records(scratch: "History", the_map: "StepRecord", entries: Iterable[En
             its = StepKey(StepType.MAP, place.name, place.count, place.key)
             found[place.key] = msgspec.structs.replace(record, key=its, state=state, config=the_map.config)
     return found
+
+
+def ended_before(history: "History", key: StepKey) -> bool:
+    """Whether that is an item of a map that had ended before the present activation began."""
+    its_map = history.steps.get(StepKey(key.type, key.name, key.count)) if key.key is not None else None
+    items = None if its_map is None else its_map.items
+    return items is not None and key.key is not None and items.ended_before(key.key, history.head.activation)
 
 
 def cut_off(step: "StepRecord") -> None:

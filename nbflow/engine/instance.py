@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbflow.core.history import Head, History, StepRecord, settled, status_of
 from nbflow.core.log import LogItem
+from nbflow.core.maps import ended_before
 from nbflow.core.model import FINISHED, Entry, InstanceStatus, Status, StepKey, StepState, StepType
 from nbflow.core.told import as_told
 from nbflow.engine import control
@@ -151,7 +152,8 @@ class WorkflowInstance:
         """The view of one of its steps."""
         code = code_of(self._engine, step, self.created_seq)
         log, progress = partial(self._read_log, step), None if (kept := self._log(step)) is None else kept.progress
-        return step_view(as_told(history, step), history.replayed, partial(self.load, step), code, log, progress)
+        replayed = frozenset((step.key,)) if ended_before(history, step.key) else history.replayed
+        return step_view(as_told(history, step), replayed, partial(self.load, step), code, log, progress)
 
     def _log(self, step: StepRecord) -> Log | None:
         """What a running attempt puts out."""

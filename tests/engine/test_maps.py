@@ -378,6 +378,116 @@ def test_that_an_item_was_another_one_is_known_to_later_activations_and_kernels(
     assert not again.step("m").stale
 
 
+def old_and_new(world):
+    """Two versions of a workflow whose map fails under the first, and two functions that are the bodies."""
+
+    def old(x):
+        if x == 2:
+            raise ValueError(x)
+        return ("old", x)
+
+    def new(x):
+        return ("new", x)
+
+    async def run(event, step):
+        body = new if world["new"] else old
+        result = step.map("m", body, range(world["items"]), key=world["key"], retries=0)
+        result = [value async for value in result] if world["stream"] else await result
+        await step.wait_for_event("w", "go")
+        return result
+
+    return run
+
+
+def stale_items(instance):
+    return [one.key.key for one in instance.items("m")[1] if one.stale]
+
+
+@pytest.mark.parametrize("key", [None, str])
+@pytest.mark.parametrize("stream", [False, True])
+def test_items_served_with_code_that_has_changed_are_stale_with_their_map(lab, key, stream):  # S57
+    world = {"new": False, "key": key, "stream": stream, "items": 4}
+    run = old_and_new(world)
+    instance = lab.run(run, id="a")
+    assert not instance.step("m").stale
+    world["new"] = True
+    instance.resume()
+    lab.idle()
+    assert instance.step("m").stale_why == ("the body changed",)
+    assert instance.view().stale_steps == (instance.step("m").key,)
+    assert stale_items(instance) == ["0", "1"]
+    assert [one.from_history for one in instance.items("m")[1]] == [True, True, False, False]
+    lab2 = lab.revive()  # as well in the next kernel, and where the code is the old one again: then the others are stale
+    lab2.workflow(run)
+    lab2.idle()
+    again = lab2.engine.get("a")
+    assert again.step("m").stale_why == ("the body changed",)
+    assert stale_items(again) == ["0", "1"]
+    assert "old" in again.step("m").code_diff
+    assert [step.key.name for step in again.code_changes().stale] == ["m"]
+    world["new"] = False
+    lab3 = lab2.revive()
+    lab3.workflow(run)
+    lab3.idle()
+    assert stale_items(lab3.engine.get("a")) == ["2", "3"]
+    assert lab3.engine.get("a").step("m").stale
+    world["new"] = True
+    again = lab3.engine.get("a")
+    again.restart_stale()
+    lab3.idle()
+    assert not again.step("m").stale
+    assert stale_items(again) == []
+    again.send_event("go")
+    assert lab3.finish(again).output == [("new", 0), ("new", 1), ("new", 2), ("new", 3)]
+
+
+def test_a_map_that_goes_on_with_other_code_is_stale_before_it_has_ended(lab):  # S57: the cell's line is written meanwhile
+    gate, world = Gate(), {"new": False}
+
+    def old(x):
+        if x == 1:
+            raise ValueError(x)
+        return x
+
+    def new(x):
+        return gate()
+
+    async def run(event, step):
+        return await step.map("m", new if world["new"] else old, range(2), retries=0)
+
+    instance = lab.run(run)
+    world["new"] = True
+    instance.resume()
+    gate.reached()
+    assert instance.step("m").stale_why == ("the body changed",)
+    assert stale_items(instance) == ["0"]
+    assert instance.view().stale == 1
+    gate.open()
+    lab.finish(instance)
+
+
+def test_items_that_are_gone_and_those_that_run_again_make_no_map_stale(lab):  # S57
+    world = {"new": False, "gone": False}
+
+    def old(x):
+        if x == "c":
+            raise ValueError(x)
+        return x
+
+    def new(x):
+        return x * 2
+
+    async def run(event, step):
+        items = ["d", "c"] if world["gone"] else ["a", "b", "c"]
+        return await step.map("m", new if world["new"] else old, items, key=str, retries=0)
+
+    instance = lab.run(run)
+    world.update(new=True, gone=True)
+    instance.resume()
+    assert lab.finish(instance).output == ["dd", "cc"]
+    assert not instance.step("m").stale
+
+
 # -- failures ---------------------------------------------------------------------------------------------------------
 
 

@@ -206,7 +206,10 @@ def find_stale_by_name(engine: "Engine", instance: "WorkflowInstance", workflow:
         if code not in known:
             known[code] = _by_name(now, StepCode(engine, step.body))
         items = tuple(step.body.get("stale", ()))
-        if (present := known[code]) is not None or items:
+        present = known[code]
+        if present is None and "served" in step.body:  # items of it ended under other code, and no code is that of them all
+            present = StepCode(engine, step.body).fingerprint
+        if present is not None or items:
             stale[step.key] = Present(present, step.body.get("bound", {}), None, items)
     engine.registry.stale[instance.created_seq] = Differing(workflow.reach, stale)
 

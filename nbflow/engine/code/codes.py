@@ -1,14 +1,15 @@
 """What is recorded of the code of an instance's steps, and which of them are stale against the present code (S56, S57)."""
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from nbflow.clock import SystemClock
 from nbflow.core.history import Head, History, StepRecord
-from nbflow.core.model import Status, StepKey, StepState
-from nbflow.core.parts import BODY, UNKNOWN, Fingerprint, changed, difference, parts_of
+from nbflow.core.items import Items
+from nbflow.core.model import ENDED, Status, StepKey, StepState, StepType
+from nbflow.core.parts import BODY, UNKNOWN, Fingerprint, Part, changed, difference, parts_of
 from nbflow.engine.code.content import Contents
 from nbflow.engine.code.fingerprints import of_callable
 from nbflow.errors import NbflowError
@@ -49,10 +50,16 @@ class Present:
         """Whether it is not what was recorded; what was not recorded, or cannot be told now, is the same."""
         if self.items:
             return True
+        return self._code_differs(recorded) or self._code_differs(recorded.get("served", {})) or self._args_differ(recorded)
+
+    def _code_differs(self, recorded: Mapping[str, Any]) -> bool:
         present, known = self.fingerprint, recorded.get("code_hash")
-        if present is not None and known and (known != present.hash or recorded.get("bound", {}) != self.bound):
-            return True
-        return self._args_differ(recorded)
+        return present is not None and bool(known) and (known != present.hash or recorded.get("bound", {}) != self.bound)
+
+    def against(self, recorded: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What was recorded, with the code that differs: some items of a map may have ended under other code than the rest."""
+        served = recorded.get("served", {})
+        return {**recorded, "bound": {}, **served} if self._code_differs(served) else recorded
 
     def _args_differ(self, recorded: Mapping[str, Any]) -> bool:
         known = recorded.get("args_hash")
@@ -118,7 +125,7 @@ class Codes:
         if edited:
             items = list(dict.fromkeys([*items, *edited]))[:_SHOWN]
         # A thousand of these are looked at before the first new body runs.
-        if not args and not items and "args_hash" not in record.body:
+        if not args and not items and "args_hash" not in record.body and "served" not in record.body:
             fingerprint, bound = of_callable(fn, args)
             if fingerprint is not None and (fingerprint.hash, bound) == (
                 record.body["code_hash"],
@@ -136,14 +143,30 @@ class Codes:
         known = Differing("" if workflow is None else workflow.reach)
         self._engine.registry.stale.setdefault(self._live.created_seq, known).steps[key] = present
 
-    def items_changed(self, key: StepKey, fn: Callable[..., Any], items: Sequence[str]) -> dict[str, Any]:
-        """Items of a map were served whose content is not what it was (S57); says it for the entry of the map's end.
+    def goes_on(self, key: StepKey, fn: Callable[..., Any], items: Items) -> None:
+        """A map goes on: it is stale where items of it have ended under other code, which are served as they are (S57)."""
+        if codes := items.codes():
+            present = self._present(fn, ())
+            if any(present.differs(_whole(code, present)) for code in codes):
+                self._found(key, present)
+
+    def items_changed(
+        self, key: StepKey, fn: Callable[..., Any], changed: Sequence[str], items: Items, drawn: Container[str]
+    ) -> dict[str, Any]:
+        """Which items of a map were served whose content or code is not what it was (S57), for the entry of the map's end.
 
         They are not drawn again, so later calls and other engines know it from there.
         """
-        named = items[:_SHOWN]
-        self._found(key, replace(self._present(fn, ()), items=tuple(named)))
-        return {"stale": list(named)}
+        codes, present, body = items.codes(), self._present(fn, ()), dict[str, Any]()
+        other = [code for code in codes if present.differs(_whole(code, present)) and items.ended_under(code, 1, drawn)]
+        if other:
+            body["served"] = other[0]
+        if changed:
+            body["stale"] = list(changed[:_SHOWN])
+            present = replace(present, items=tuple(body["stale"]))
+        if body:
+            self._found(key, present)
+        return body
 
     def _present(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Present:
         fingerprint, bound = of_callable(fn, args)
@@ -190,21 +213,47 @@ def code_same(engine: "Engine", head: Head) -> bool | None:
 
 
 def code_of(engine: "Engine", record: StepRecord, created_seq: int) -> "StepCode":
-    """What a view says of the code of a step of that instance."""
-    known = engine.registry.stale.get(created_seq)
-    present = None if known is None else known.steps.get(record.key)
-    is_stale = present is not None and record.state is StepState.FINISHED and present.differs(record.body)
-    return StepCode(engine, record.body, present if is_stale else None)
+    """What a view says of the code of a step of that instance, or of an item of a map."""
+    known, key = engine.registry.stale.get(created_seq), record.key
+    body: Mapping[str, Any] = record.body
+    present = None if known is None else known.steps.get(key)
+    if known is not None and key.key is not None and key.type is StepType.MAP:
+        present = known.steps.get(StepKey(key.type, key.name, key.count))
+        if present is not None:
+            present = replace(present, items=tuple(name for name in present.items if name == key.key))
+            body = _whole(body, present)
+    if present is None or not _is_stale(record, present, body):
+        return StepCode(engine, record.body)
+    return StepCode(engine, present.against(_other_code(record, present) or body), present)
+
+
+def _whole(code: Mapping[str, Any], present: Present) -> Mapping[str, Any]:
+    """What an entry of an item says of its code; what stores of earlier versions did not say of it is the same."""
+    return code if "bound" in code or not present.bound else {**code, "bound": present.bound}
+
+
+def _is_stale(record: StepRecord, present: Present, body: Mapping[str, Any]) -> bool:
+    """Whether it is served although its present code differs: it has finished, or items of it have while it goes on."""
+    if record.items is not None and record.state not in ENDED:
+        return bool(present.items) or _other_code(record, present) is not None
+    return record.state is StepState.FINISHED and present.differs(body)
+
+
+def _other_code(record: StepRecord, present: Present) -> Mapping[str, Any] | None:
+    """The code of items that have ended, of a map that goes on, where the present one is another."""
+    if record.items is None or record.state in ENDED:
+        return None
+    return next((whole for code in record.items.codes() if present.differs(whole := _whole(code, present))), None)
 
 
 def stale_steps(engine: "Engine", history: History) -> tuple[StepKey, ...]:
-    """The finished steps of an instance that are known to be stale, in order."""
+    """The finished steps of an instance that are known to be stale, in order, with maps that go on with items that are."""
     differing = engine.registry.stale.get(history.head.created_seq)
     if differing is None:
         return ()
     known = differing.steps
     records = [history.steps[key] for key in tuple(known) if key in history.steps]
-    found = [each for each in records if each.state is StepState.FINISHED and known[each.key].differs(each.body)]
+    found = [each for each in records if _is_stale(each, known[each.key], each.body)]
     return tuple(each.key for each in sorted(found, key=lambda each: each.order))
 
 
@@ -256,6 +305,14 @@ class StepCode:
         """The recorded parts by label, where the store has them."""
         hash_ = self._recorded.get("code_hash")
         return parts_of(self._source(hash_)) if hash_ else None
+
+    @property
+    def fingerprint(self) -> Fingerprint | None:
+        """What was recorded, as if it were the present code."""
+        hash_, parts, texts = self._recorded.get("code_hash"), self.parts(), self._texts()
+        if not hash_ or parts is None:
+            return None
+        return Fingerprint(hash_, tuple(Part(label, part, texts.get(label, "")) for label, part in parts.items()))
 
     def _texts(self) -> dict[str, str]:
         return {label: self._source(hash_) or "" for label, hash_ in (self.parts() or {}).items()}

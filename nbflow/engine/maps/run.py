@@ -97,7 +97,7 @@ class MapRun:
             activation.hold(self.begin)
             return
         marks = self.live.codes.marks(asked.fn, ())
-        self.code = {"code_hash": marks["code_hash"]} if "code_hash" in marks else {}
+        self.code = marks
         body = self._about() | marks
         if (total := total_of(asked.items)) is not None:
             body["total"] = total
@@ -109,6 +109,7 @@ class MapRun:
         self._started_at = record.started_at.isoformat()
         self.items = self.draw.items = self.results.items = record.items
         self._pace = Pace(self.engine, asked.rate, self.items.starts, self.pump)
+        self.live.codes.goes_on(self.call.key, asked.fn, self.items)
         self.source = Source(activation, asked.items, self.draw, self.pump)
         self.call.cancel = self._cancel
         activation.closers.append(self.close)
@@ -351,8 +352,7 @@ class MapRun:
         items, draw = self.items, self.draw
         body = self._about() | {"started_at": self._started_at, "total": draw.count, "failed": items.failed}
         body |= self.live.codes.marks(self.asked.fn, ())
-        if draw.stale:
-            body |= self.live.codes.items_changed(self.call.key, self.asked.fn, draw.stale)
+        body |= self.live.codes.items_changed(self.call.key, self.asked.fn, draw.stale, items, draw)
         self._end(keep=True)
         if draw.keys is None:
             self.activation.ended(Kind.MAP_FINISHED, self.call, body)

@@ -99,6 +99,12 @@ class Draw:
         if ended and self.served is not None:
             self.served()
 
+    def __contains__(self, key: object) -> bool:
+        """Whether an item of that key was drawn."""
+        return (
+            key in self._seen if self.keys is not None else isinstance(key, str) and key.isdecimal() and int(key) < self.count
+        )
+
     def _key_of(self, item: Any, index: int) -> str:
         assert self._key is not None
         assert self.keys is not None
