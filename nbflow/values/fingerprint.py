@@ -15,14 +15,15 @@ _PARTS = 20_000
 def fingerprint(value: Any) -> str:
     """16 hex digits, equal for values that are equal when encoded (the order of dicts ignored, S4).
 
-    Empty for what has no stored form, and for what is over 1 MiB: nothing is said of those.
+    Empty for what has no stored form, and for what is over 1 MiB: nothing is said of those. A named tuple whose class cannot be
+    imported, as rows of `DataFrame.itertuples()` are, counts as a tuple.
     """
     if type(value) not in _SMALL and _large(value):
         return ""
     try:
         data = codec.encode(value, None, with_preview=False, parts=_PARTS).data
     except NotSerialisableError:
-        return ""
+        return fingerprint(tuple(tuple.__iter__(value))) if _is_named_tuple(value) else ""
     except Exception:  # noqa: BLE001 - whatever an object of the user's raises when it is looked at
         return ""
     if len(data) > INLINE_LIMIT:
@@ -30,6 +31,11 @@ def fingerprint(value: Any) -> str:
     if type(value) not in _ATOMS:
         data = codec.canonical(data).encode()
     return hashlib.blake2b(data, digest_size=8).hexdigest()
+
+
+def _is_named_tuple(value: Any) -> bool:
+    cls = type(value)
+    return cls is not tuple and tuple in cls.__mro__ and "_fields" in cls.__dict__
 
 
 def _large(value: Any) -> bool:

@@ -308,6 +308,25 @@ def test_a_shifted_list_without_keys_is_not_served_wrong_results(lab):  # S57
     assert body.ran == [1, 2, 3]
 
 
+def test_rows_of_a_frame_that_has_shifted_are_not_served_wrong_results(lab):  # S57: their class cannot be imported
+    pandas = pytest.importorskip("pandas")
+    names, body = ["anna", "bob", "cleo"], Bench("cleo")
+
+    async def run(event, step):
+        frame = pandas.DataFrame({"name": names})
+        return await step.map("m", lambda row: body(row.name), frame.itertuples(index=False), retries=0)
+
+    instance = lab.run(run)
+    body.broken.clear()
+    names.insert(0, "new")
+    instance.resume()
+    lab.finish(instance)
+    assert "item 0 of 'm' is not the one recorded; pass key=" in str(failure_of(instance))
+    names.pop(0)
+    instance.resume()
+    assert lab.finish(instance).output == names
+
+
 def test_a_failed_item_may_be_corrected_in_the_list(lab):
     items, body = [1, "two", 3], Bench("two")
 
