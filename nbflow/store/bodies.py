@@ -50,6 +50,11 @@ class _Config(msgspec.Struct):
     retries: _Retries | None = None
 
 
+class _Served(msgspec.Struct):
+    code_hash: str = ""
+    bound: dict[str, Any] = {}
+
+
 class _Body(msgspec.Struct):
     """What any body may hold, each of its type."""
 
@@ -84,6 +89,8 @@ class _Body(msgspec.Struct):
     error: _Error | None = None
     config: _Config | None = None
     bound: dict[str, Any] | None = None
+    served: _Served | None = None
+    stale: list[str] | None = None
     schedule: dict[str, Any] | None = None
     schema: Any = None
     unreached: list[str] | None = None

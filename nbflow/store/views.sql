@@ -165,7 +165,10 @@ select
   coalesce(e.began_at, e.started_at) as started_at,
   e.recorded_at as ended_at,
   date_diff('microsecond', coalesce(e.began_at, e.started_at), e.recorded_at) / 1e6 as duration_s,
-  case when ends_with(e.kind, '.finished') then internal.json(e.value, e.body, e.sensitive) end as output,
+  case
+    when e.kind = 'map.finished' and e.key is null then null  -- its value is the list of its keys
+    when ends_with(e.kind, '.finished') then internal.json(e.value, e.body, e.sensitive)
+  end as output,
   e.body ->> '$.output_type' as output_type,
   case
     when e.sensitive is not true and internal.is_inside(e.uri)
@@ -231,7 +234,7 @@ comment on column steps.attempts is 'tries so far; 0 where there are none';
 comment on column steps.started_at is 'when it began';
 comment on column steps.ended_at is 'when it ended, or what it was open in; empty before';
 comment on column steps.duration_s is 'seconds from begin to end, waits between tries counted in';
-comment on column steps.output is 'JSON of the result, where it has a JSON form';
+comment on column steps.output is 'JSON of the result, where it has a JSON form; of a map its items have theirs';
 comment on column steps.output_type is 'type of the result';
 comment on column steps.output_uri is 'path of the file that holds a table, an array or a large result: read_parquet(output_uri)';
 comment on column steps.error_type is 'class of the last error';

@@ -609,6 +609,43 @@ def test_an_error_of_the_iterable_ends_the_map(lab):
     assert lab.output(run) == "the disk is gone"
 
 
+@pytest.mark.parametrize("kind", ["async generator", "generator"])
+@pytest.mark.parametrize("how", ["break", "pause", "failure"])
+def test_a_generator_given_as_items_is_closed_when_no_more_of_it_is_drawn(lab, kind, how):
+    closed = []
+
+    def given():
+        try:
+            yield from range(100)
+        finally:
+            closed.append(kind)
+
+    async def given_async():
+        try:
+            for x in range(100):
+                yield x
+        finally:
+            await asyncio.sleep(0)
+            closed.append(kind)
+
+    async def body(x):
+        if x == 3 and how == "pause":
+            lab.engine.get("a").pause()
+        if x == 3 and how == "failure":
+            raise ValueError(x)
+        return x
+
+    async def run(event, step):
+        async for value in step.map("m", body, given() if kind == "generator" else given_async(), concurrency=1, retries=0):
+            if value == 3:
+                break
+        await step.wait_for_event("w", "go")
+
+    lab.start(run, id="a")
+    eventually(lambda: closed, "it is closed")
+    assert closed == [kind]
+
+
 def test_an_iterable_that_is_cancelled_by_itself_ends_the_map(lab):  # nobody has cancelled the map
     class Feed:
         def __init__(self):
@@ -990,6 +1027,14 @@ def test_a_map_may_wait_in_an_instance_that_left_memory(lab):  # S62
     body.broken.clear()
     assert lab.finish(instance).output == [0, 1]
     assert sorted(body.ran) == [0, 0, 1]
+
+
+@pytest.mark.parametrize("key", [None, str])
+def test_sql_gives_the_results_of_a_map_in_the_rows_of_its_items_alone(lab, key):  # a keyed map's value is its list of keys
+    lab.run(mapping(square, [2, 3], key=key))
+    rows = lab.engine.sql("select key, output::text, output_type, output_uri from steps order by output::text nulls last")
+    keys = ["0", "1"] if key is None else ["2", "3"]
+    assert rows.fetchall() == [(keys[0], "4", "int", None), (keys[1], "9", "int", None), (None, None, None, None)]
 
 
 def test_pages_of_items_can_be_asked_for_by_state(lab):
