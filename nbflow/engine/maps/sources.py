@@ -277,15 +277,7 @@ class Source:
     async def _drive(self) -> None:
         outcome: Outcome = (True, None)
         try:
-            async for item in self._items:
-                self.draw.take(item)
-                if self.draw.pending and not self._posted:  # the iterable may take long over the next, or wait for this one
-                    self._posted = True
-                    self._engine.thread.post(self._begun)
-                while len(self.draw.pending) >= self._wanted:
-                    self._demand.clear()
-                    self._engine.thread.post(self._more)
-                    await self._demand.wait()
+            await self._draw_all()
         except BaseException as error:  # what the iterable raises ends the map, not the loop
             if self._closed and isinstance(error, asyncio.CancelledError):  # ours
                 raise
@@ -294,6 +286,22 @@ class Source:
         if not outcome[0]:
             self.error = outcome[1]
         self._engine.thread.post(self._more)
+
+    async def _draw_all(self) -> None:
+        iterator = aiter(self._items)
+        try:
+            async for item in iterator:
+                self.draw.take(item)
+                if self.draw.pending and not self._posted:  # the iterable may take long over the next, or wait for this one
+                    self._posted = True
+                    self._engine.thread.post(self._begun)
+                while len(self.draw.pending) >= self._wanted:
+                    self._demand.clear()
+                    self._engine.thread.post(self._more)
+                    await self._demand.wait()
+        finally:
+            if hasattr(iterator, "aclose"):
+                await iterator.aclose()  # a generator's `finally` runs now, not when the garbage collector comes
 
 
 def _light_first(items: Any) -> Iterator[Any] | None:
