@@ -322,7 +322,10 @@ def _from_json(text: str, what: str) -> Any:
 def _items(step: "StepView") -> dict[str, int | None] | None:
     """How far a map is, None of any other step."""
     items = step.items
-    return None if items is None else {"done": items.done, "total": items.total, "failed": items.failed}
+    if items is None:
+        return None
+    gone = {"gone": items.gone} if items.gone else {}
+    return {"done": items.done, "total": items.total, "failed": items.failed, **gone}
 
 
 def _step_text(step: "StepView", view: "InstanceView") -> str:

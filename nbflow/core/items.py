@@ -54,6 +54,7 @@ class Items:
         total: how many there are, None where that is not known yet.
         open: those that have started and not ended, by key.
         done, failed: how many have ended so.
+        gone: how many of each were not among the items any more when the map ended: they are recorded, and nobody has them.
         starts: when the last attempts began, as many as a rate allows in its period.
         ends: when the last ones ended.
         handed: how many values a stream has handed on; of keyed items which, by slot.
@@ -65,6 +66,7 @@ class Items:
         self.total: int | None = None
         self.open: dict[str, OpenItem] = {}
         self.done = self.failed = 0
+        self.gone: tuple[int, int] = (0, 0)
         self.starts: deque[float] = deque(maxlen=0)
         self.ends: deque[datetime] = deque(maxlen=_RECENT)
         self.handed = 0
@@ -143,6 +145,12 @@ class Items:
             pass
         return found
 
+    def left_out(self, drawn: Container[str]) -> tuple[int, int]:
+        """How many that have finished, and that have failed for good, are not among those."""
+        left = [key for key in self.keys() if self.ended(key) and key not in drawn]
+        failed = sum(map(self.is_failed, left))
+        return len(left) - failed, failed
+
     def index(self, key: str) -> int | None:
         """Which item of the list it was when it last began."""
         slot = self._slot(key)
@@ -199,6 +207,8 @@ class Items:
     def describe(self, body: dict[str, Any]) -> int:
         """Take in what an entry says of the map as a whole; gives how many values a stream hands on with it."""
         self.total = body.get("total", self.total)
+        done, failed = body.get("gone", (0, 0))
+        self.gone = done, failed
         if (rate := body.get("rate")) is not None and self.starts.maxlen != rate[0]:
             self.starts = deque(self.starts, maxlen=rate[0])
         return self._hand_on(body.get("out"))
@@ -353,10 +363,11 @@ class Items:
             if state == _FAILED:
                 self._states[slot] = _UNKNOWN
                 self._codes[slot] = 0
-        self.failed, self.order_at_failure = 0, None
+        self.failed, self.order_at_failure, self.gone = 0, None, (0, 0)
 
     def drop(self, key: str) -> None:
         """That item runs again."""
+        self.gone = 0, 0  # the list is drawn anew
         slot = self._slot(key)
         if slot is None:
             return

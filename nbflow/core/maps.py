@@ -55,7 +55,11 @@ def with_failed_items(history: "History", *, ended_well: bool) -> "list[StepReco
     """Maps that a retry opens again: those that failed; with *ended_well* also those that ended with failed items."""
     states = (StepState.FAILED, StepState.FINISHED) if ended_well else (StepState.FAILED,)
     maps = [step for step in history.steps.values() if step.items is not None and step.state in states]
-    return [step for step in maps if step.state is StepState.FAILED or (step.items is not None and step.items.failed)]
+    return [
+        step
+        for step in maps
+        if step.state is StepState.FAILED or (step.items is not None and step.items.failed > step.items.gone[1])
+    ]
 
 
 def in_flight(step: "StepRecord", died_in: int) -> list[str]:
@@ -68,7 +72,7 @@ def in_flight(step: "StepRecord", died_in: int) -> list[str]:
 
 def failed_items(history: "History") -> int:
     """How many items of all maps have failed for good."""
-    return sum(step.items.failed for step in history.steps.values() if step.items is not None)
+    return sum(step.items.failed - step.items.gone[1] for step in history.steps.values() if step.items is not None)
 
 
 def item_records(scratch: "History", the_map: "StepRecord", entries: Iterable[Entry]) -> "dict[str, StepRecord]":

@@ -179,7 +179,8 @@ def line_json(page: Page, place: int, opened: Collection[Name] = ()) -> dict[str
 def _counts_json(items: ItemCounts) -> dict[str, Any]:
     told = {"finished": items.done, "running": items.running, "retrying": items.retrying, "failed": items.failed}
     counts = {name: count for name, count in told.items() if count}
-    return {"counts": counts, "total": items.total, **({"rate": items.rate} if items.rate else {})}
+    known = {name: value for name, value in (("rate", items.rate), ("gone", items.gone)) if value}
+    return {"counts": counts, "total": items.total, **known}
 
 
 def _state_of(group: GroupView) -> StepState:

@@ -89,6 +89,7 @@ class _Body(msgspec.Struct):
     error: _Error | None = None
     config: _Config | None = None
     bound: dict[str, Any] | None = None
+    gone: tuple[_Few, _Few] | None = None
     served: _Served | None = None
     stale: list[str] | None = None
     schedule: dict[str, Any] | None = None

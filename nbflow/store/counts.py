@@ -16,6 +16,7 @@ class ItemCounts:
         done: items that ended with a value.
         total: how many there are; None where the iterable does not say and is not at its end.
         running, retrying, failed: items whose body runs, that wait for their next attempt, that failed for good.
+        gone: items that had ended and were not in the list any more when the map ended; none of them is counted above.
         rate: ends in a second, as the last ones came; None where too few have.
     """
 
@@ -25,6 +26,7 @@ class ItemCounts:
     retrying: int
     failed: int
     rate: float | None
+    gone: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +51,19 @@ def counts_of(record: StepRecord, items: Items) -> ItemCounts:
     """How far a map is; *record* as it is told."""
     states = [] if record.ended_at is not None else [item.state for item in items.open.values()]
     return ItemCounts(
-        items.done,
+        items.done - items.gone[0],
         items.total,
         states.count(StepState.RUNNING),
         states.count(StepState.RETRYING),
-        items.failed,
+        items.failed - items.gone[1],
         None if record.ended_at is not None else items.rate,
+        sum(items.gone),
     )
+
+
+def gone_text(items: ItemCounts) -> str:
+    """Say how many items are recorded and were not drawn any more: they are no part of the results (S9)."""
+    return f"{items.gone:,} gone from the list" if items.gone else ""
 
 
 def work_of(history: History) -> Work | None:

@@ -13,7 +13,7 @@ from nbflow.core.log import LogItem, Progress, text_of
 from nbflow.core.maps import failed_items
 from nbflow.core.model import FINISHED, ErrorInfo, Owner, Status, StepKey, StepState, StepType, Waiting
 from nbflow.core.told import steps_as_told
-from nbflow.store.counts import ItemCounts, Work, counts_of, work_of
+from nbflow.store.counts import ItemCounts, Work, counts_of, gone_text, work_of
 
 _AT_WORK = (Status.QUEUED, Status.RUNNING, Status.WAITING_FOR_PAUSE, Status.ROLLING_BACK)
 _REPR = 80  # characters of an output or error in the repr of a step
@@ -121,6 +121,7 @@ class StepView:
         if (items := self.items) is not None:
             told.append(f"{items.done:,} of {'?' if items.total is None else f'{items.total:,}'} items")
             told += [f"{items.failed:,} failed"] if items.failed else []
+            told += [gone_text(items)] if items.gone else []
         if len(self.attempts) > 1:
             told.append(f"{len(self.attempts)} attempts")
         if self.stale:

@@ -2,7 +2,7 @@
 
 from nbflow.core.model import Status
 from nbflow.core.names import UNSAFE
-from nbflow.store.counts import ItemCounts
+from nbflow.store.counts import ItemCounts, gone_text
 from nbflow.store.views import InstanceView, stale_text
 
 _LONGEST = 160
@@ -37,8 +37,8 @@ def going_on_text(view: InstanceView) -> str:
 
 
 def items_text(items: ItemCounts, unit: str = "") -> str:
-    """Say how far a map is: "812/4,096", "812/4,096, 3 failed"."""
-    return counted(items.done, items.total, items.failed, unit)
+    """Say how far a map is: "812/4,096", "812/4,096, 3 failed", "2/2, 4 gone from the list" (S9)."""
+    return counted(items.done, items.total, items.failed, unit) + (f", {gone_text(items)}" if items.gone else "")
 
 
 def items_of_all_text(view: InstanceView) -> str:

@@ -507,6 +507,40 @@ def test_items_that_are_gone_and_those_that_run_again_make_no_map_stale(lab):  #
     assert not instance.step("m").stale
 
 
+@pytest.mark.parametrize("key", [None, str])
+@pytest.mark.parametrize("again", [False, True])
+def test_items_that_are_gone_from_the_list_are_told_apart_from_those_that_are_done(lab, key, again):  # S9, S61
+    items, body = list("abcdef"), Bench("f")
+
+    async def run(event, step):
+        result = await step.map("m", body, list(items), key=key, retries=0)
+        await step.wait_for_event("stay", "go")
+        return result
+
+    instance = lab.run(run, id="a")
+    del items[2:]
+    instance.resume()
+    lab.idle()
+    if again:
+        lab = lab.revive()
+        lab.workflow(run)
+        lab.idle()
+        instance = lab.engine.get("a")
+    view = instance.step("m")
+    assert (view.items.done, view.items.total, view.items.failed, view.items.gone) == (2, 2, 0, 3)
+    assert "2 of 2 items · 3 gone from the list" in repr(view)
+    work = instance.view().work
+    assert (work.items_done, work.items_total) == (2, 2)
+    instance.restart(("m", "0" if key is None else "a"))
+    lab.idle()
+    assert instance.step("m").items.gone == 3
+    items[2:] = "cdef"
+    body.broken.clear()
+    instance.restart(("m", "0" if key is None else "a"))
+    lab.idle()
+    assert (instance.step("m").items.done, instance.step("m").items.gone) == (6, 0)
+
+
 # -- failures ---------------------------------------------------------------------------------------------------------
 
 

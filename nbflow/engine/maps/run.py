@@ -351,6 +351,8 @@ class MapRun:
     def _finish(self) -> None:
         items, draw = self.items, self.draw
         body = self._about() | {"started_at": self._started_at, "total": draw.count, "failed": items.failed}
+        if items.done + items.failed > draw.count:
+            body["gone"] = list(items.left_out(draw))
         body |= self.live.codes.marks(self.asked.fn, ())
         body |= self.live.codes.items_changed(self.call.key, self.asked.fn, draw.stale, items, draw)
         self._end(keep=True)

@@ -57,6 +57,7 @@
  * @property {Record<string, number>} [counts] of a group: how many stand where
  * @property {number | null} [total] of a group; null where nobody knows yet
  * @property {number} [rate] of a group: steps a second
+ * @property {number} [gone] of a map: items that are recorded and not in the list any more
  * @property {boolean} [abandoned] a body of it that nobody waits for still runs
  * @property {boolean} [unreached] recorded, and the present code does not call it
  * @property {boolean} [open] of a group: its steps follow
@@ -806,6 +807,7 @@ export function groupWords(row) {
   const parts = [];
   const counted = (/** @type {number | undefined} */ n, /** @type {string} */ what) => n && parts.push(`${thousands(n)} ${what}`);
   counted(counts.failed, "failed");
+  counted(row.gone, "gone from the list");
   counted(counts.retrying, "retrying");
   counted(counts.interrupted, "interrupted");
   counted(counts.waiting, "waiting");
