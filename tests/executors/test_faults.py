@@ -86,6 +86,25 @@ def test_a_body_that_always_kills_its_worker_fails_after_four(mortal):
     assert time.monotonic() - began < PATIENCE
 
 
+def test_a_pool_that_breaks_counts_only_what_had_begun_there():
+    spawned = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(1, spawned) as pool:
+        bench = Bench("pool", pool)
+
+        def dies():
+            time.sleep(0.3)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        async def run(event, step):
+            await asyncio.gather(*(step.do("s", dies, on=bench.on, retries=0) for _ in range(4)), return_exceptions=True)
+
+        with bench.engine:
+            instance = bench.wait(bench.start(run))
+            assert [str(step.status) for step in instance.steps] == ["failed"] * 4
+            # Each has four tries of its own: what its neighbours cost it while it was queued is not counted.
+            assert max(len(step.attempts) for step in instance.steps) > 4
+
+
 def test_a_worker_that_ends_itself_is_a_loss_with_its_exit_code(shared):
     bench = Bench("processes", nbflow.process_executor(1))
     with bench.engine:

@@ -70,10 +70,11 @@ class PoolOf:
     def __init__(self, executor: concurrent.futures.Executor, name: str) -> None:
         self.name, self.blind = name, False
         self._executor = executor
+        self._former: concurrent.futures.Executor | None = None
         self._remade = False
         self._size = getattr(executor, "_max_workers", None)
         self._lock = threading.RLock()
-        self._running: dict[RemoteAttempt, concurrent.futures.Future[bytes]] = {}
+        self._running: dict[RemoteAttempt, tuple[concurrent.futures.Future[bytes], concurrent.futures.Executor]] = {}
         self._queued: deque[RemoteAttempt] = deque()
         self._desk = Desk(f"nbflow-{name}")
 
@@ -90,29 +91,31 @@ class PoolOf:
             attempt.refused(error)
             return
         try:
-            with self._lock:
-                if not attempt.wanted:
-                    return
-                future = self._hand_over(request)
-                if not hasattr(future, "add_done_callback"):
-                    raise no_future(self.name, future)
-                self._running[attempt] = future
-                self._queued.append(attempt)
-                self._promote()
+            try:
+                future = self._hand_over(attempt, request)
+            except concurrent.futures.BrokenExecutor:
+                self._remake(self._executor)
+                future = self._hand_over(attempt, request)
         except RuntimeError as error:
             attempt.refused(shut_down(self.name, error))
         except BaseException as error:  # noqa: BLE001 - whatever somebody's executor raises: nobody else hears of it
             attempt.refused(not_taken(self.name, error))
         else:
-            future.add_done_callback(partial(self._done, attempt))
+            if future is not None:
+                future.add_done_callback(partial(self._done, attempt))
 
-    def _hand_over(self, request: bytes) -> "concurrent.futures.Future[bytes]":
-        executor = self._executor
-        try:
-            return executor.submit(eval, CALL, {"request": request})
-        except concurrent.futures.BrokenExecutor:
-            self._remake(executor)
-            return self._executor.submit(eval, CALL, {"request": request})
+    def _hand_over(self, attempt: RemoteAttempt, request: bytes) -> "concurrent.futures.Future[bytes] | None":
+        with self._lock:
+            if not attempt.wanted:
+                return None
+            pool = self._executor
+            future = pool.submit(eval, CALL, {"request": request})
+            if not hasattr(future, "add_done_callback"):
+                raise no_future(self.name, future)
+            self._running[attempt] = future, pool
+            self._queued.append(attempt)
+            self._promote()
+            return future
 
     def _promote(self) -> None:
         """Pools begin in the order of submission: the first of them run, the others wait, their timeouts not begun."""
@@ -122,21 +125,23 @@ class PoolOf:
             busy += 1
 
     def _done(self, attempt: RemoteAttempt, future: "concurrent.futures.Future[bytes]") -> None:
+        error = concurrent.futures.CancelledError() if future.cancelled() else future.exception()
+        broken = isinstance(error, concurrent.futures.BrokenExecutor)
         with self._lock:
-            if attempt in self._queued:
+            _, pool = self._running.pop(attempt)
+            if broken:  # with it all that it had begun and all that was queued for it
+                self._queued = deque(one for one in self._queued if one in self._running and self._running[one][1] is not pool)
+            elif attempt in self._queued:
                 self._queued.remove(attempt)
                 if not future.cancelled():
                     attempt.begun()
-            self._running.pop(attempt, None)
             self._promote()
-        if future.cancelled():
-            attempt.lost("its executor was shut down", int(attempt.begun_at is not None))
-            return
-        error = future.exception()
         if error is None:
             attempt.replied(future.result())
-        elif isinstance(error, concurrent.futures.BrokenExecutor):
-            self._remake(self._executor)
+        elif future.cancelled():
+            attempt.lost("its executor was shut down", int(attempt.begun_at is not None))
+        elif broken:
+            self._desk.put(partial(self._remake, pool))
             attempt.lost(f"the pool broke: {str(error) or type_name(type(error))}", int(attempt.begun_at is not None))
         elif isinstance(error, ImportError):
             attempt.refused(without_nbflow(self.name, error))
@@ -144,19 +149,23 @@ class PoolOf:
             attempt.lost(f"{type_name(type(error))}: {error}")
 
     def _remake(self, broken: concurrent.futures.Executor) -> None:
-        """Put a new pool in the place of a broken one, once."""
+        """Put a new pool in the place of a broken one, once.
+
+        On our own thread, and the broken one is kept until the next: when the last reference to a pool goes, it takes a lock
+        of its own, which it holds while it tells `_done` of what was lost.
+        """
         with self._lock:
             if broken is not self._executor or not getattr(broken, "_broken", True):
                 return
-            made = _another(broken)
+            former, made = self._former, _another(broken)
             if made is not None:
-                self._executor, self._remade = made, True
+                self._former, self._executor, self._remade = broken, made, True
+        del former  # not under our lock either, for which its threads may wait
 
     def withdraw(self, attempt: RemoteAttempt) -> bool:
         """See `Place`."""
         with self._lock:
-            future = self._running.get(attempt)
-            if future is not None and not future.cancel():
+            if attempt in self._running and not self._running[attempt][0].cancel():
                 return False
             attempt.wanted = False
             return True
