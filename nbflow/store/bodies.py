@@ -18,9 +18,15 @@ from nbflow.store import lines
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LONG = 1 << 20
 """Characters of a body beyond which its preview is weighed: what nbflow writes is much smaller."""
+_DEEPEST = 410
+"""Levels of a body: values and schemas that nbflow records are not as deep, and what shows one in Python must not reach the
+limit of the call stack. Readers of JSON have limits of their own, which differ with the version of Python."""
 _NAME = 4_096
 _AHEAD = 100_000
 """By so much the index of an item may be ahead of its entry's seq: each before it has an entry, or is about to."""
+
+_NO_SIGNS = bytes(set(range(256)) - set(b'{}[]"'))
+_AS_LISTS = bytes.maketrans(b"{}", b"[]")
 
 _Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 _Number = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
@@ -164,6 +170,7 @@ def checked(kind: Kind, row: Sequence[Any]) -> tuple[datetime, dict[str, Any]]:
         if None in (seq, micros, created_seq, token) or seq < 0 or created_seq < 0 or token < 0:
             raise ValueError("it lacks what every entry has")
         recorded_at = _EPOCH + timedelta(microseconds=micros)
+        _check_depth(text)
         body = lines.parse_body(text)
         _check_types(kind, text, body)
         if "null" in text:  # as good as left out, where nbflow never writes it
@@ -175,6 +182,19 @@ def checked(kind: Kind, row: Sequence[Any]) -> tuple[datetime, dict[str, Any]]:
     except (ValueError, TypeError, RecursionError, OverflowError) as error:
         msg = f"entry {seq} of the history ({kind}) is not as nbflow writes it: {error}; restore the file from a backup"
         raise StoreCorruptError(msg) from error
+
+
+def _check_depth(text: str) -> None:
+    if text.count("{") + text.count("[") <= _DEEPEST:
+        return
+    unescaped = text.encode("utf-8", "surrogatepass").replace(b"\\\\", b"").replace(b'\\"', b"")
+    left = b"".join(unescaped.translate(_AS_LISTS, _NO_SIGNS).split(b'"')[::2])  # what is in no string
+    for _ in range(_DEEPEST):
+        if not left:
+            return
+        left = left.replace(b"[]", b"")  # a level less
+    if left:
+        raise ValueError("it is nested more deeply than anything that nbflow records")
 
 
 def _check_types(kind: Kind, text: str, body: Any) -> None:
