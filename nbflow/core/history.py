@@ -50,6 +50,7 @@ class History:
         version: rises with each entry that counts.
         uncalled: steps that have not ended and that the present activation has not called, as far as the engine which runs
             it says so; no part of the fold. Such steps keep what is recorded of them, but nothing waits for them (S9).
+        resting: maps of which nothing runs before then, for their rate; no part of the fold either.
     """
 
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
@@ -60,6 +61,7 @@ class History:
         self.left: dict[StepKey, dict[str, Any]] = {}
         self.replayed: frozenset[StepKey] = frozenset()
         self.uncalled: AbstractSet[StepKey] = frozenset()
+        self.resting: dict[StepKey, datetime] = {}
         self.last_order = 0
         self.version = 0
         for entry in entries:
@@ -119,9 +121,9 @@ class History:
         """What the instance waits for, as far as its entries say."""
         asked = {step.key for step in self.open_waits()}
         return tuple(
-            Waiting(step.key.name, _kind_of_wait(step), step.due_at, step.event_type)
+            Waiting(step.key.name, _kind_of_wait(step), step.due_at or self.resting.get(step.key), step.event_type)
             for step in self.open_steps()
-            if step.state in _WAITS and (step.event_type is None or step.key in asked)
+            if (step.state in _WAITS or step.key in self.resting) and (step.event_type is None or step.key in asked)
         )
 
     def buffered(self, event_type: str) -> list[EventRecord]:
@@ -345,7 +347,7 @@ _WAITS = {StepState.WAITING: "event", StepState.SLEEPING: "sleep", StepState.RET
 
 
 def _kind_of_wait(step: StepRecord) -> str:
-    return "child" if step.key.type is StepType.CHILD else _WAITS[step.state]
+    return "child" if step.key.type is StepType.CHILD else _WAITS.get(step.state, "rate")
 
 
 def _wanted(history: History, steps: Iterable[StepRecord]) -> bool:
@@ -377,7 +379,7 @@ def status_of(history: History) -> Status:
     if status is not Status.RUNNING:
         return status
     steps = history.open_steps()
-    if not steps or any(step.state is StepState.RUNNING for step in steps):
+    if not steps or any(step.state is StepState.RUNNING and step.key not in history.resting for step in steps):
         return status
     return Status.RUNNING if _wanted(history, steps) else Status.WAITING
 

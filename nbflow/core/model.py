@@ -271,7 +271,7 @@ class ErrorInfo:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Something an instance waits for: *kind* is "event", "sleep" or "retry", *until* its deadline."""
+    """Something an instance waits for: *kind* is "event", "sleep", "retry", "child" or "rate", *until* its deadline."""
 
     name: str
     kind: str

@@ -50,8 +50,8 @@ class Rest:
             return
         steps = live.history.open_steps()
         due = [step.due_at for step in steps if step.due_at is not None]
-        if not due or any(step.key.type is StepType.CHILD for step in steps):
-            return  # whoever waits for a child is told of its end, not of a time
+        if not due or live.history.resting or any(step.key.type is StepType.CHILD for step in steps):
+            return  # whoever waits for a child is told of its end, not of a time; what a map has drawn would be lost
         if min(due) <= self._engine.clock.now():
             return  # it has just been woken for this, and goes on in the next pass of the loop
         if not waits_only_for(activation.tasks, {call.future for call in activation.calls.values()}):

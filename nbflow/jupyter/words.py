@@ -49,8 +49,11 @@ def status_text(view: InstanceView) -> str:
         return f"waiting for {', '.join(names[:3])}" + (f" and {len(names) - 3} more" if len(names) > 3 else "")
     if view.waiting_for:
         first = view.waiting_for[0]
-        return f"{'retrying' if first.kind == 'retry' else 'sleeping in'} {first.name!r}"
+        return f"{_WAITS_IN.get(first.kind, 'sleeping in')} {first.name!r}"
     return "waiting"
+
+
+_WAITS_IN = {"retry": "retrying", "rate": "waiting for the rate of"}
 
 
 def progress_text(view: InstanceView) -> str:

@@ -1,30 +1,36 @@
 """When the next attempt of a map may begin: its `rate`, every attempt counted, those of earlier activations too (S61)."""
 
 from collections.abc import Callable, Iterable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from nbflow.core.rates import Bucket, Rate
 from nbflow.engine.timers import Timer
 
 if TYPE_CHECKING:
-    from nbflow.engine.engine import Engine
+    from nbflow.engine.live import LiveInstance
+
+LONG = 1.0  # seconds from which on a map with nothing to do but to wait for its rate counts as waiting
 
 
 class Pace:
     """The rate of one map in one activation; on the loop.
 
     Args:
-        engine: whose clock and timers count.
+        live: whose map it is.
         rate: None where attempts may begin at any time.
         taken: when the last attempts began, as timestamps.
         go_on: called when an attempt may begin again.
+
+    Attributes:
+        until: when the next attempt may begin, where that is long from now; else None.
     """
 
-    def __init__(self, engine: "Engine", rate: Rate | None, taken: Iterable[float], go_on: Callable[[], None]) -> None:
-        self._engine, self._go_on = engine, go_on
+    def __init__(self, live: "LiveInstance", rate: Rate | None, taken: Iterable[float], go_on: Callable[[], None]) -> None:
+        self._live, self._engine, self._go_on = live, live.engine, go_on
         self._bucket = None if rate is None else Bucket(rate, taken)
         self._timer: Timer | None = None
+        self.until: datetime | None = None
 
     def may_begin(self) -> bool:
         """Whether an attempt may begin now; where not, *go_on* is called when it may."""
@@ -35,12 +41,15 @@ class Pace:
         now = self._engine.clock.now()
         if (wait := self._bucket.wait(now.timestamp())) <= 0:
             return True
-        self._timer = self._engine.timers.at(now + timedelta(seconds=wait), self._token_is_back)
+        due = now + timedelta(seconds=wait)
+        self._timer = self._engine.timers.at(due, self._token_is_back)
+        self.until = due if wait >= LONG else None
         return False
 
     def _token_is_back(self) -> None:
-        self._timer = None
-        self._go_on()
+        if self._live.rest.may_work(self._token_is_back):  # others may have had its slot meanwhile
+            self._timer = self.until = None
+            self._go_on()
 
     def began(self) -> None:
         """An attempt begins."""
@@ -49,5 +58,6 @@ class Pace:
 
     def close(self) -> None:
         """Nothing more begins."""
+        self.until = None
         if self._timer is not None:
             self._timer.cancel()

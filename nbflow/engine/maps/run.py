@@ -81,7 +81,7 @@ class MapRun:
         self._bodies: set[ItemBody] = set()
         self._commits = Commits(self.engine, self._acked)
         self._failure: tuple[str, dict[str, Any], BaseException | None] | None = None
-        self._pace = Pace(self.engine, None, (), self.pump)
+        self._pace = Pace(self.live, None, (), self.pump)
         self._closed = self._held = self._pumping = self._full = False
         self._started_at = ""
         call.deliver = Conclusion(self).deliver
@@ -108,7 +108,7 @@ class MapRun:
         assert record.items is not None
         self._started_at = record.started_at.isoformat()
         self.items = self.draw.items = self.results.items = record.items
-        self._pace = Pace(self.engine, asked.rate, self.items.starts, self.pump)
+        self._pace = Pace(self.live, asked.rate, self.items.starts, self.pump)
         self.live.codes.goes_on(self.call.key, asked.fn, self.items)
         self.source = Source(activation, asked.items, self.draw, self.pump)
         self.call.cancel = self._cancel
@@ -131,6 +131,7 @@ class MapRun:
         if self.source is not None:
             self.source.close()
         self._pace.close()
+        self.live.history.resting.pop(self.call.key, None)
         for body in list(self._bodies):
             body.cancel()
             self.activation.suspects.ended(body.key)
@@ -175,7 +176,18 @@ class MapRun:
             self.source.want(max(0, self._places() - self.running) + 1 if self._room() else 1)
             if self.stream is not None:
                 self.stream.catch_up()
+        if self.asked.rate is not None:
+            self._note_rest()
         self._see_end()
+
+    def _note_rest(self) -> None:
+        """While nothing of it runs before the rate lets it, it waits as what sleeps does (S5)."""
+        resting, until = self.live.history.resting, self._pace.until
+        if until is None or self.running:
+            resting.pop(self.call.key, None)
+        elif self.call.key not in resting:
+            resting[self.call.key] = until
+            self.activation.on_quiet()
 
     def _unheld(self) -> None:
         self._held = False
