@@ -166,7 +166,7 @@ class Source:
         """Draw no more."""
         if self._closed:
             return
-        self._closed = True
+        self._closed, self.draw.served = True, None  # or what was drawn would hold on to this, and to the items
         if self._demands is not None:
             self._demands.put(0)
         if self._task is not None:
