@@ -293,18 +293,20 @@ class WorkflowStep:
         activation = self._activation
         now = activation.engine.clock.now()
         due = now + asked.span
-        activation.unacked += 1
-        activation.record(Kind.WAIT_STARTED, call.key, asked.body(call.order, due), acked=activation.acked)
+        self._tell_senders(call, asked, due)
         self._wait_on(call, asked, due, now)
         activation.engine.tell(activation.live, "waiting")
 
     def _go_on_waiting(self, call: Call, asked: Asked, due: datetime, known: StepRecord) -> None:
         """A replay: the deadline stays; other code may ask for something else, which senders are told from now on (S58)."""
-        activation = self._activation
         if not asked.is_told(known.body):
-            activation.unacked += 1
-            activation.record(Kind.WAIT_STARTED, call.key, asked.body(call.order, due), acked=activation.acked)
+            self._tell_senders(call, asked, due)
         self._wait_on(call, asked, due, known.started_at)
+
+    def _tell_senders(self, call: Call, asked: Asked, due: datetime) -> None:
+        activation = self._activation
+        activation.unacked += 1
+        activation.record(Kind.WAIT_STARTED, call.key, asked.body(call.order, due), acked=activation.acked)
 
     def _wait_on(self, call: Call, asked: Asked, due: datetime, since: datetime) -> None:
         Wait(self._activation, call, asked, due, since)

@@ -119,7 +119,6 @@ def errors_of(schema: dict[str, Any], payload: Any, formats: Any) -> list[Any]:
 
 @functools.cache
 def _validator() -> Any:
-    load()
     from jsonschema import Draft202012Validator, validators
 
     keywords = {**Draft202012Validator.VALIDATORS, "pattern": _pattern, "patternProperties": _pattern_properties}

@@ -89,7 +89,8 @@ class OnExecutors:
         self._away = self._for_main = self._job = None
         self._awaited, self._running = 0, False
         self.scope.in_flight -= 1
-        self.scope.hold(self._go_on)
+        if self.scope.stopping:  # else it would be kept for a stop that is no part of this
+            self.scope.hold(self._go_on)
 
     def _leave_queue(self) -> bool:
         if self._away is not None:

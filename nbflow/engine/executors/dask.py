@@ -107,7 +107,7 @@ class DaskWorkers:
     def withdraw(self, attempt: RemoteAttempt) -> bool:
         """See `Place`: of what the cluster has, nobody can tell in time whether it has begun."""
         with self._lock:
-            if attempt.key in self._flying or attempt.key in self._futures:
+            if attempt.key in self._flying:
                 return False
             attempt.wanted = False
             return True
