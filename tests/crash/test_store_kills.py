@@ -53,7 +53,7 @@ def dying(module, name, *, before=True):
 def torn(real):
     def pwrite(descriptor, data, offset):
         if random.random() < 0.02:
-            real(descriptor, data[: random.randrange(len(data))], offset)
+            real(descriptor, data[: random.randrange(len(data) + 1)], offset)
             os.kill(os.getpid(), signal.SIGKILL)
         return real(descriptor, data, offset)
     return pwrite
