@@ -22,7 +22,7 @@ from nbflow.engine.delays import DelayQuestion, may_retry
 from nbflow.engine.executors.bodies import HERE, OnExecutors
 from nbflow.engine.loop import ACTIVATION
 from nbflow.engine.outputs import body_of, encode_result, has_references, is_light, record_bytes, with_values, withheld
-from nbflow.engine.threads import Outcome, ThreadJob, call_in, outcome_of, run_alone
+from nbflow.engine.threads import Outcome, ThreadJob
 from nbflow.engine.timers import Timer
 from nbflow.errors import NotSerialisableError, RetryAfter, StepTimeoutError, UndecodableError, UsageError
 from nbflow.values import failures
@@ -110,18 +110,27 @@ class Body(OnExecutors):
                 self.scope.hold(partial(self.begin, attempt, anew=anew))
             return  # a step in a body in flight belongs to it and runs (S15)
         self.attempt = attempt
-        self._anew = {"anew": True} if anew else {}
-        self._timed_out = False
+        if not self._withdrawn:
+            self._anew = {"anew": True} if anew else {}
+        self._timed_out = self._withdrawn = False
         self._awaited = attempt
         self._running = True
         self.scope.in_flight += 1
+        if self._for_a_thread():
+            self._queue_for_a_thread(partial(self._returned, attempt))
+        else:
+            self._record_start()
+
+    def _record_start(self) -> None:
+        """Record that the attempt starts, then have the body run."""
         self._code = self._marks()  # as it is when the attempt begins (S56)
-        body = {**self._fixed, **self._code, **self._anew, "attempt": attempt}
+        body = {**self._fixed, **self._code, **self._anew, "attempt": self.attempt}
         # What a rollback undoes must be known even after a power cut: such a start is synced before its body runs (S53).
         acked = partial(self.engine.launch_soon, self._launch) if self._undoable else None
         entry = self.scope.record(self._kind("started"), self.key, body, acked=acked)
         if entry is None:
             self._close()
+            self._give_thread_back()
             return
         self._started_at = moment_text(entry.recorded_at)
         if acked is None:
@@ -148,19 +157,31 @@ class Body(OnExecutors):
         try:
             self._start()
         except BaseException as error:  # noqa: BLE001 - a callable may fail while it is only looked at
+            self._give_thread_back()
             self._ended(self.attempt, (False, error))
 
     def _start(self) -> None:
         if self._closed:
             return
         self._begin_output()
-        if (on := self.on or self.engine.default_executor) is not None and on not in HERE:
+        if self._job is not None:
+            call = self._with_values if has_references(self.args) else self._bound(self.args)
+            self.engine.threads.launch(self._job, self.context.copy(), call)
+            self._arm()
+        elif (on := self.on or self.engine.default_executor) is not None and on not in HERE:
             self._away = self.engine.executors.launch(self, on)
             self.scope.queued[self] = None
         elif has_references(self.args):
             self.engine.threads.submit(contextvars.Context(), partial(with_values, self.args), self._loaded)
         else:
             self._run(self.args)
+
+    def _bound(self, args: tuple[Any, ...]) -> Callable[[], Any]:
+        return bind(self.fn, args, partial(context_of, self))
+
+    def _with_values(self) -> Any:
+        """In the thread of a plain body: with the values that references among its arguments stand for."""
+        return self._bound(with_values(self.args))()
 
     def _loaded(self, outcome: Outcome) -> None:
         """References among the arguments are values now, or the attempt has failed."""
@@ -172,19 +193,15 @@ class Body(OnExecutors):
     def _run(self, args: tuple[Any, ...]) -> None:
         if self._closed:
             return
-        call = bind(self.fn, args, partial(context_of, self))
-        if self.on == "main" and self.engine.main_queue.open:
+        call = self._bound(args)
+        if self.on == "main" and (self.engine.main_queue.open or not is_async(self.fn)):
             self._for_main = partial(self._run_on_main, self.attempt, call)
             self.engine.main_queue.put(self._for_main)
             self.scope.queued[self] = None
-        elif is_async(self.fn):
+        else:
             drive = self._drive(self.attempt, call)  # its context is no activation's, so the loop need not know the task
             self._task = asyncio.Task(drive, loop=self.engine.loop, name=self.key.name, context=self.context)
             self._arm()
-        else:
-            self._job = self.engine.threads.submit(self.context.copy(), call, partial(self._returned, self.attempt), self._arm)
-            if not self._job.begun:
-                self.scope.queued[self] = None
 
     def _arm(self) -> None:
         self._timer = self.engine.timers.after(self.config.timeout.total_seconds(), self._time_out)
@@ -207,24 +224,6 @@ class Body(OnExecutors):
             coroutine = outcome[1]
             self._job = None
             self._task = self.engine.loop.create_task(self._drive(attempt, lambda: coroutine), context=self.context)
-
-    def _run_on_main(self, attempt: int, call: Callable[[], Any]) -> None:
-        """In the main thread: its timeout starts when it starts; an async body runs on the kernel's loop."""
-        if self._closed or attempt != self._awaited:
-            return
-        post = self.engine.thread.post
-        post(self._arm)
-        context = self.context.copy()
-        if not is_async(self.fn):
-            post(self._returned, attempt, call_in(context, call))
-            return
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            post(self._ended, attempt, run_alone(context, call))
-            return
-        task = loop.create_task(call(), context=context)
-        task.add_done_callback(lambda done: post(self._ended, attempt, outcome_of(done)))
 
     # -- an attempt ends ----------------------------------------------------------------------------------------------
 

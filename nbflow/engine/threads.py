@@ -32,21 +32,30 @@ def call_in(context: contextvars.Context, call: Callable[[], Any]) -> Outcome:
 
 
 class ThreadJob:
-    """One call for a thread; all its fields are the loop's."""
+    """One call for a thread; all its fields are the loop's.
 
-    __slots__ = ("abandoned", "begun", "call", "context", "done", "finished", "late", "outcome", "started")
+    Attributes:
+        granted: called on the loop when there is a thread for it.
+        begun: there was.
+        launched: the thread has it.
+    """
 
-    def __init__(
-        self,
-        context: contextvars.Context,
-        call: Callable[[], Any],
-        started: Callable[[], None],
-        done: Callable[[Outcome], None],
-    ) -> None:
-        self.context, self.call, self.started, self.done = context, call, started, done
-        self.abandoned = self.begun = self.finished = False
+    __slots__ = ("abandoned", "begun", "call", "context", "done", "finished", "granted", "late", "launched", "outcome")
+
+    def __init__(self, granted: "Callable[[ThreadJob], None]", done: Callable[[Outcome], None]) -> None:
+        self.granted, self.done = granted, done
+        self.context: contextvars.Context = _NO_CONTEXT
+        self.call: Callable[[], Any] = _nothing
+        self.abandoned = self.begun = self.launched = self.finished = False
         self.late: Callable[[], None] | None = None
         self.outcome: Outcome | None = None
+
+
+_NO_CONTEXT = contextvars.Context()
+
+
+def _nothing() -> None:
+    """What a job runs before it is told what."""
 
 
 class BodyThreads:
@@ -62,18 +71,30 @@ class BodyThreads:
         self._blocked = 0
         self.closed = False
 
-    def submit(
-        self,
-        context: contextvars.Context,
-        call: Callable[[], Any],
-        done: Callable[[Outcome], None],
-        started: Callable[[], None] = lambda: None,
-    ) -> ThreadJob:
-        """Run *call* in a thread; *started* and *done* are called on the loop."""
-        job = ThreadJob(context, call, started, done)
+    def submit(self, context: contextvars.Context, call: Callable[[], Any], done: Callable[[Outcome], None]) -> None:
+        """Run *call* in a thread; *done* is called on the loop."""
+        self.queue(lambda job: self.launch(job, context, call), done)
+
+    def queue(self, granted: Callable[[ThreadJob], None], done: Callable[[Outcome], None]) -> ThreadJob:
+        """Wait for a thread: once *granted* is called with the job, it is kept for it until `launch` or `abandon`.
+
+        Both are called on the loop, *granted* at once where a thread is free.
+        """
+        job = ThreadJob(granted, done)
         self._queued.append(job)
         self._dispatch()
         return job
+
+    def launch(self, job: ThreadJob, context: contextvars.Context, call: Callable[[], Any]) -> None:
+        """Run *call* in the thread that was granted."""
+        if job.abandoned:
+            return
+        job.context, job.call, job.launched = context, call, True
+        if self._busy > self._threads:
+            self._threads += 1
+            self._made += 1
+            threading.Thread(target=self._main, name=f"{self._name}-{self._made}", daemon=True).start()
+        self._inbox.put(job)
 
     def abandon(self, job: ThreadJob, late: Callable[[], None] | None = None) -> bool:
         """Stop counting a job that cannot be stopped: its outcome is thrown away when it comes, then *late* is called (S26).
@@ -85,14 +106,15 @@ class BodyThreads:
         job.abandoned = True
         if self.withdraw(job):
             return False
-        job.late = late
         self._busy -= 1
-        self._threads -= 1
+        if job.launched:
+            job.late = late
+            self._threads -= 1
         self._thread.post(self._dispatch)  # not now: those that are queued may be the next to be abandoned (S42)
-        return True
+        return job.launched
 
     def withdraw(self, job: ThreadJob) -> bool:
-        """Take a job out of the queue; False where it has begun. Once only."""
+        """Take a job out of the queue; False where it has a thread. Once only."""
         if job.begun:
             return False
         if not self.closed:
@@ -123,13 +145,8 @@ class BodyThreads:
         while self._queued and not self.closed and self._busy - self._blocked < self._limit:
             job = self._queued.popleft()
             self._busy += 1
-            if self._busy > self._threads:
-                self._threads += 1
-                self._made += 1
-                threading.Thread(target=self._main, name=f"{self._name}-{self._made}", daemon=True).start()
             job.begun = True
-            job.started()
-            self._inbox.put(job)
+            job.granted(job)
 
     def _main(self) -> None:
         while (job := self._inbox.get()) is not None:

@@ -2,12 +2,13 @@
 
 import asyncio
 import concurrent.futures
+import itertools
 import threading
 import time
 
 import pytest
 
-from nbflow import StepInterruptedError
+from nbflow import Engine, NonRetryableError, StepInterruptedError, WorkflowEntrypoint
 from nbflow.core.model import StepState
 from tests.engine.conftest import eventually, failure_of
 
@@ -86,19 +87,120 @@ def test_a_pause_waits_for_bodies_that_have_begun_only(lab, bodies, shape):  # S
     assert sorted(bodies.begun) == list(range(COUNT))  # each once
 
 
-def test_what_left_its_queue_is_recorded_as_interrupted_and_costs_no_retry(lab, bodies):
+def paused_with_some_queued(lab, bodies):
     instance = started(lab, bodies, gathered(bodies))
     instance.pause()
     bodies.free.set()
     lab.idle()
-    states = [step.status for step in instance.steps]
-    assert states == [StepState.FINISHED] * LIMIT + [StepState.INTERRUPTED] * (COUNT - LIMIT)
-    [attempt] = instance.step("s5").attempts
-    assert attempt.error.type == StepInterruptedError.__name__
-    assert "had not begun and left its queue" in attempt.error.message
+    return instance
+
+
+def test_what_waited_for_a_thread_has_no_record_before_it_begins(make_lab, bodies):  # S53
+    lab = make_lab(max_threads=LIMIT)
+    instance = paused_with_some_queued(lab, bodies)
+    assert [(step.name, step.status) for step in instance.steps] == [("s0", StepState.FINISHED), ("s1", StepState.FINISHED)]
     instance.resume()
     lab.idle()
-    assert [len(step.attempts) for step in instance.steps] == [1] * LIMIT + [2] * (COUNT - LIMIT)
+    assert [len(step.attempts) for step in instance.steps] == [1] * COUNT
+
+
+def test_what_left_the_queue_of_an_executor_is_recorded_as_interrupted_and_costs_no_retry(make_lab, bodies):
+    with concurrent.futures.ThreadPoolExecutor(LIMIT) as pool:
+        lab = make_lab(default_executor="pool")
+        lab.engine.executors["pool"] = pool
+        instance = paused_with_some_queued(lab, bodies)
+        states = [step.status for step in instance.steps]
+        assert states == [StepState.FINISHED] * LIMIT + [StepState.INTERRUPTED] * (COUNT - LIMIT)
+        [attempt] = instance.step("s5").attempts
+        assert attempt.error.type == StepInterruptedError.__name__
+        assert "had not begun and left its queue" in attempt.error.message
+        instance.resume()
+        lab.idle()
+        assert [len(step.attempts) for step in instance.steps] == [1] * LIMIT + [2] * (COUNT - LIMIT)
+
+
+def test_an_attempt_lasts_from_when_its_body_begins(tmp_path):
+    class Gathers(WorkflowEntrypoint):
+        async def run(self, event, step):
+            await asyncio.gather(*(step.do(f"s{n}", time.sleep, 0.01) for n in range(COUNT)))
+
+    with Engine(tmp_path / "history.duckdb", max_threads=1) as engine:
+        engine.register(Gathers).create().wait(30, until="finished")
+        times = engine.sql("select started_at, ended_at from steps order by name").fetchall()
+        assert all(earlier[1] <= later[0] for earlier, later in itertools.pairwise(times))
+        assert engine.sql("select started_at, ended_at from attempts order by name").fetchall() == times
+
+
+def test_a_retry_that_waits_for_a_thread_begins_once_there_is_one_and_counts_as_one(make_lab, bodies):
+    lab = make_lab(max_threads=1)
+    tries: list[int] = []
+
+    def fails_once(ctx):
+        tries.append(ctx.attempt)
+        if ctx.attempt == 1:
+            raise ValueError
+
+    async def run(event, step):
+        await asyncio.gather(step.do("fails", fails_once, retries={"delay": 0}), step.do("stands", bodies.body, 0))
+
+    instance = lab.start(run)
+    eventually(lambda: bodies.begun == [0])
+    time.sleep(0.1)
+    assert tries == [1]
+    assert str(instance.status().status) == "running"
+    instance.pause()
+    instance.resume()  # before it was paused
+    bodies.free.set()
+    lab.idle()
+    assert tries == [1, 2]
+    assert str(instance.status().status) == "complete"
+
+
+def test_a_call_that_is_cancelled_in_the_queue_never_begins_and_is_cancelled_on_replay(make_lab, bodies):  # S21
+    lab = make_lab(max_threads=LIMIT)
+    cancelled = threading.Event()
+
+    async def run(event, step):
+        calls = [asyncio.ensure_future(step.do(f"s{n}", bodies.body, n)) for n in range(COUNT)]
+        while len(bodies.begun) < LIMIT:
+            await asyncio.sleep(0.001)
+        calls[-1].cancel()
+        cancelled.set()
+        await asyncio.gather(*calls[:-1])
+        await step.wait_for_event("stay", "never")
+
+    instance = started(lab, bodies, run)
+    assert cancelled.wait(20)
+    bodies.free.set()
+    lab.idle()
+    assert sorted(bodies.begun) == list(range(COUNT - 1))
+    assert instance.step("s5").status is StepState.CANCELLED
+    instance.pause()
+    instance.resume()
+    lab.idle()
+    assert sorted(bodies.begun) == list(range(COUNT - 1))
+    assert [one.name for one in instance.status().waiting_for] == ["stay"]
+
+
+def test_what_never_began_is_not_rolled_back(make_lab):  # S46
+    lab = make_lab(max_threads=LIMIT)
+    begun: set[int] = set()
+    undone: list[str] = []
+
+    def body(number):
+        begun.add(number)
+        msg = "over"
+        raise NonRetryableError(msg)
+
+    async def run(event, step):
+        undo = lambda step_name: undone.append(step_name)  # noqa: E731
+        await asyncio.gather(*(step.do(f"s{n}", body, n, rollback=undo) for n in range(100)))
+
+    instance = lab.start(run)
+    lab.idle()
+    assert instance.status().rollback == ("complete", None)
+    assert len(begun) < 100
+    assert sorted(undone) == sorted(f"s{n}" for n in begun)
 
 
 @pytest.mark.parametrize("shape", [gathered, mapped])
@@ -130,7 +232,7 @@ def test_after_an_uncaught_failure_only_bodies_that_have_begun_end(lab, bodies):
     instance = started(lab, bodies, run)
     release.set()
     eventually(lambda: instance.status().status == "running" and instance.step("fails").status is StepState.FAILED)
-    eventually(lambda: instance.step("s5").status is StepState.INTERRUPTED)
+    eventually(lambda: "s5" not in {step.name for step in instance.steps if step.status is StepState.RUNNING})
     nothing_begins(bodies)
     lab.idle()
     assert str(failure_of(instance)) == "over"
@@ -182,7 +284,7 @@ def test_a_restart_begins_nothing_of_before(make_lab, bodies):  # S44
 
 def test_a_step_called_by_a_body_in_flight_is_part_of_it_and_begins(make_lab):  # S15
     lab = make_lab(max_threads=1)
-    holding, free = threading.Event(), threading.Event()
+    holding, called, free = threading.Event(), threading.Event(), threading.Event()
 
     def holds():
         holding.set()
@@ -190,13 +292,15 @@ def test_a_step_called_by_a_body_in_flight_is_part_of_it_and_begins(make_lab):  
 
     async def run(event, step):
         async def outer():
-            return await step.do("inner", lambda: 1)
+            inner = step.do("inner", lambda: 1)
+            called.set()
+            return await inner
 
         await asyncio.gather(step.do("holds", holds), step.do("outer", outer))
 
     instance = lab.start(run)
     assert holding.wait(20)
-    eventually(lambda: any(step.name == "inner" for step in instance.steps))
+    assert called.wait(20)
     instance.pause()
     free.set()
     lab.idle()

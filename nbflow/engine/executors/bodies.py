@@ -1,14 +1,16 @@
 """The part of a body that is about queues and executors: what an attempt over there comes to, what is recorded of one that
 was lost, and of one that had not begun when nothing new was to start."""
 
+import asyncio
 import contextvars
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from nbflow.core.model import Kind
+from nbflow.engine.context import is_async
 from nbflow.engine.logs import tap
 from nbflow.engine.logs.output import OUTPUT, Output
-from nbflow.engine.threads import Outcome, ThreadJob
+from nbflow.engine.threads import Outcome, ThreadJob, call_in, outcome_of, run_alone
 from nbflow.engine.timers import Timer
 from nbflow.errors import StepInterruptedError
 from nbflow.values import failures, sealing
@@ -37,6 +39,8 @@ class OnExecutors:
     scope: "Scope"
     engine: "Engine"
     call: "Call"
+    fn: Callable[..., Any]
+    on: str | None
     live: "LiveInstance"
     context: contextvars.Context
     parent: object | None
@@ -54,6 +58,7 @@ class OnExecutors:
         self._away: RemoteAttempt | None = None
         self._for_main: Callable[[], None] | None = None  # it, where it is queued for the main thread
         self.output: Output | None = None
+        self._withdrawn = False  # from the queue for a thread, before it had begun
 
     @property
     def seals(self) -> bool:
@@ -80,12 +85,67 @@ class OnExecutors:
             self._away, self._awaited = None, 0
             self._timer = self.engine.timers.after(delay, self._again)
 
+    # -- queues -------------------------------------------------------------------------------------------------------
+
+    def _for_a_thread(self) -> bool:
+        """Whether it is a plain body that runs here, and not on the main thread."""
+        if self.on == "main" and self.engine.main_queue.open:
+            return False
+        on = self.on or self.engine.default_executor
+        if on is not None and on not in HERE:
+            return False
+        try:
+            return not is_async(self.fn)
+        except BaseException:  # noqa: BLE001 - a callable may fail while it is only looked at: the attempt will
+            return False
+
+    def _queue_for_a_thread(self, done: Callable[[Outcome], None]) -> None:
+        """It begins, and its start is recorded, when there is a thread for it (S53)."""
+        self._job = self.engine.threads.queue(self._granted, done)
+        if not self._job.begun:
+            self.scope.queued[self] = None
+
+    def _granted(self, job: ThreadJob) -> None:
+        self._job = job
+        self.scope.queued.pop(self, None)
+        self._record_start()
+
+    def _give_thread_back(self) -> None:
+        """It will not run after all."""
+        if self._job is not None:
+            self.engine.threads.abandon(self._job)
+            self._job = None
+
+    def _run_on_main(self, attempt: int, call: Callable[[], Any]) -> None:
+        """In the main thread: its timeout starts when it starts; an async body runs on the kernel's loop."""
+        if self._closed or attempt != self._awaited:
+            return
+        post = self.engine.thread.post
+        post(self._arm)
+        context = self.context.copy()
+        if not is_async(self.fn):
+            post(self._returned, attempt, call_in(context, call))
+            return
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            post(self._ended, attempt, run_alone(context, call))
+            return
+        task = loop.create_task(call(), context=context)
+        task.add_done_callback(lambda done: post(self._ended, attempt, outcome_of(done)))
+
     def withdraw(self) -> None:
-        """Nothing new starts: an attempt that has not begun leaves its queue, and is recorded as interrupted (S19, S40)."""
+        """Nothing new starts: an attempt that has not begun leaves its queue (S19, S40).
+
+        What waited for a thread has no record yet; elsewhere its start has, so it counts as interrupted.
+        """
         if self.parent is not None or not self._running or not self._leave_queue():
             return  # what a body in flight has called belongs to it (S15)
-        why = "the instance was stopped" if self.scope.stopping else "the workflow or the map has failed"
-        self.interrupted(StepInterruptedError(f"attempt {self.attempt} had not begun and left its queue: {why}"), None)
+        if self._job is not None:
+            self.attempt, self._withdrawn = self.attempt - 1, True
+        else:
+            why = "the instance was stopped" if self.scope.stopping else "the workflow or the map has failed"
+            self.interrupted(StepInterruptedError(f"attempt {self.attempt} had not begun and left its queue: {why}"), None)
         self._away = self._for_main = self._job = None
         self._awaited, self._running = 0, False
         self.scope.in_flight -= 1
@@ -149,6 +209,15 @@ class OnExecutors:
         raise NotImplementedError
 
     def _ended(self, attempt: int, outcome: Outcome) -> None:
+        raise NotImplementedError
+
+    def _record_start(self) -> None:
+        raise NotImplementedError
+
+    def _arm(self) -> None:
+        raise NotImplementedError
+
+    def _returned(self, attempt: int, outcome: Outcome) -> None:
         raise NotImplementedError
 
     def _kind(self, what: str) -> Kind:
