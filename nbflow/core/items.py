@@ -34,6 +34,7 @@ class OpenItem:
     Attributes:
         failures: attempts that count against the limit (S27).
         died_in: the number of the activation that was cut off while its body ran.
+        begun: its body has, in some attempt; False where each has left its queue before (S46).
     """
 
     key: str
@@ -45,6 +46,7 @@ class OpenItem:
     due_at: datetime | None = None
     error: dict[str, Any] | None = None
     died_in: int = 0
+    begun: bool = True
 
 
 class Items:
@@ -227,7 +229,7 @@ class Items:
         if kind is Kind.MAP_STARTED:
             self._states[slot] = _OPEN
         elif kind is Kind.MAP_INTERRUPTED:
-            item.state = StepState.INTERRUPTED
+            item.state, item.begun = StepState.INTERRUPTED, body.get("rollback", True)
         elif kind is Kind.MAP_RETRYING:
             self._waiting += item.state is not StepState.RETRYING
             item.state, item.error = StepState.RETRYING, body.get("error")
@@ -256,7 +258,7 @@ class Items:
         if body.get("anew"):  # under new code those before it count no more (S58)
             item.failures = 0
         self._waiting -= item.state is StepState.RETRYING
-        item.attempt, item.state, item.started_at, item.due_at = attempt, StepState.RUNNING, at, None
+        item.attempt, item.state, item.started_at, item.due_at, item.begun = attempt, StepState.RUNNING, at, None, True
         return item
 
     def _end(self, entry: Entry, slot: int) -> int:

@@ -34,7 +34,7 @@ before the dot. What each kind carries in `body` (JSON) and `value` (an encoded 
                    repeated by the entry that ends this attempt
     do.retrying    order, attempt, started_at, error, retry_at: an attempt failed, another comes
     do.interrupted order, attempt, started_at, [error]: the kernel died in this attempt (S27), or it was lost with what it
-                   ran on, as the error says: a worker, a scheduler; no failure
+                   ran on, as the error says: a worker, a scheduler; no failure; [rollback]: false where no attempt has begun
     do.finished    order, attempt, started_at, preview, output_type, [json], [uri], [config]                       value
     do.failed      order, attempt, started_at, error, [config]: failed for good (S28)
     do.cancelled   order, attempt, started_at                                             (S21)

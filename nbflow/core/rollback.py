@@ -24,9 +24,11 @@ def due(history: History) -> list[StepRecord]:
 
 
 def _items_of(history: History, step: StepRecord) -> list[StepRecord]:
-    """The items of a map, last first, as steps: of each no more than that it started."""
+    """The items of a map that began, last first, as steps: of each no more than that it did."""
     assert step.items is not None
-    keys = [StepKey(StepType.MAP, step.key.name, step.key.count, key) for key in reversed(list(step.items.keys()))]
+    unbegun = {item.key for item in step.items.open.values() if not item.begun}
+    begun = [key for key in step.items.keys() if key not in unbegun]  # noqa: SIM118 - no dict
+    keys = [StepKey(StepType.MAP, step.key.name, step.key.count, key) for key in reversed(begun)]
     items = [replace(step, key=key, value=None, body={}, items=None) for key in keys]
     return [item for item in items if not _handled(history, item)]
 

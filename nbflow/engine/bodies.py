@@ -123,6 +123,7 @@ class Body(OnExecutors):
 
     def _record_start(self) -> None:
         """Record that the attempt starts, then have the body run."""
+        self._began_before = self._undoable and self._has_begun()
         self._code = self._marks()  # as it is when the attempt begins (S56)
         body = {**self._fixed, **self._code, **self._anew, "attempt": self.attempt}
         # What a rollback undoes must be known even after a power cut: such a start is synced before its body runs (S53).

@@ -63,7 +63,7 @@ def mapped(bodies):
 
 def started(lab, bodies, run):
     instance = lab.start(run, id="a")
-    eventually(lambda: len(bodies.begun) == LIMIT, "as many bodies begin as there are places")
+    eventually(lambda: len(bodies.begun) >= LIMIT, "as many bodies begin as there are places")
     return instance
 
 
@@ -182,25 +182,61 @@ def test_a_call_that_is_cancelled_in_the_queue_never_begins_and_is_cancelled_on_
     assert [one.name for one in instance.status().waiting_for] == ["stay"]
 
 
-def test_what_never_began_is_not_rolled_back(make_lab):  # S46
-    lab = make_lab(max_threads=LIMIT)
-    begun: set[int] = set()
-    undone: list[str] = []
+@pytest.mark.parametrize("of_map", [False, True])
+def test_what_never_began_is_not_rolled_back(lab, bodies, of_map):  # S46
+    undone: list[int] = []
 
     def body(number):
-        begun.add(number)
+        if number:
+            return bodies.body(number)
+        bodies.begun.append(0)
         msg = "over"
         raise NonRetryableError(msg)
 
-    async def run(event, step):
-        undo = lambda step_name: undone.append(step_name)  # noqa: E731
-        await asyncio.gather(*(step.do(f"s{n}", body, n, rollback=undo) for n in range(100)))
+    def undo(ctx, step_name):
+        undone.append(ctx.index if of_map else int(step_name))
 
-    instance = lab.start(run)
+    async def run(event, step):
+        if of_map:
+            await step.map("m", body, range(100), concurrency=100, rollback=undo)
+        await asyncio.gather(*(step.do(f"{n}", body, n, rollback=undo) for n in range(100)))
+
+    instance = started(lab, bodies, run)
+    time.sleep(0.2)  # until the failure has come to `run`
+    bodies.free.set()
     lab.idle()
     assert instance.status().rollback == ("complete", None)
-    assert len(begun) < 100
-    assert sorted(undone) == sorted(f"s{n}" for n in begun)
+    assert len(bodies.begun) < 10
+    assert sorted(undone) == sorted(bodies.begun)
+
+
+@pytest.mark.parametrize("of_map", [False, True])
+def test_what_left_its_queue_is_rolled_back_once_it_has_begun(lab, bodies, of_map):  # S46
+    undone: list[str] = []
+
+    async def run(event, step):
+        undo = lambda ctx, step_name: undone.append(step_name if ctx.index is None else f"s{ctx.index}")  # noqa: E731
+        if of_map:
+            await step.map("m", bodies.body, range(COUNT), concurrency=COUNT, rollback=undo)
+        else:
+            await asyncio.gather(*(step.do(f"s{n}", bodies.body, n, rollback=undo) for n in range(COUNT)))
+        await step.do("fails", undo_all)
+
+    def undo_all():
+        msg = "over"
+        raise NonRetryableError(msg)
+
+    instance = started(lab, bodies, run)
+    for _ in range(2):  # once more, before it has begun
+        instance.pause()
+        instance.resume()
+    instance.pause()
+    bodies.free.set()
+    lab.idle()
+    instance.resume()
+    lab.idle()
+    assert instance.status().rollback == ("complete", None)
+    assert sorted(undone) == [f"s{n}" for n in range(COUNT)]
 
 
 @pytest.mark.parametrize("shape", [gathered, mapped])

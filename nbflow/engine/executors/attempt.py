@@ -248,7 +248,8 @@ class RemoteAttempt:
         self._settle()
         error = StepInterruptedError(f"attempt {self.attempt} was lost with what it ran on: {why}")
         if self._spend(count):
-            self.body.interrupted(error, DELAYS[min(self.body.losses, len(DELAYS)) - 1] if count else DELAYS[0])
+            delay = DELAYS[min(self.body.losses, len(DELAYS)) - 1] if count else DELAYS[0]
+            self.body.interrupted(error, delay, begun=bool(count))
         else:
             self.body.give_up(self._given_up(why))
 

@@ -51,6 +51,7 @@ class OnExecutors:
     _closed: bool
     _started_at: str
     _fixed: dict[str, Any]
+    _undoable: bool
     sensitive: bool
 
     def __init__(self) -> None:
@@ -59,6 +60,7 @@ class OnExecutors:
         self._for_main: Callable[[], None] | None = None  # it, where it is queued for the main thread
         self.output: Output | None = None
         self._withdrawn = False  # from the queue for a thread, before it had begun
+        self._began_before = False  # in an earlier attempt, where it can be undone
 
     @property
     def seals(self) -> bool:
@@ -70,15 +72,17 @@ class OnExecutors:
         self._away = None
         self._ended(attempt, outcome)
 
-    def interrupted(self, error: BaseException, delay: float | None) -> None:
+    def interrupted(self, error: BaseException, delay: float | None, *, begun: bool = True) -> None:
         """Record that an attempt was lost with what it ran on; the next begins after *delay* seconds, retries untouched.
 
-        Without a delay nothing begins: it goes on already.
+        Without a delay nothing begins: it goes on already. A step no attempt of which has *begun* is not rolled back (S46).
         """
         if self._closed:
             return
         self._finish_output()
         body = self._attempt_body() | {"error": failures.record_error(error)}
+        if not begun and self._undoable and not self._began_before:
+            body["rollback"] = False
         self.scope.unacked += 1
         self.scope.record(self._kind("interrupted"), self.call.key, body, acked=self.scope.acked)
         if delay is not None:
@@ -134,6 +138,11 @@ class OnExecutors:
         task = loop.create_task(call(), context=context)
         task.add_done_callback(lambda done: post(self._ended, attempt, outcome_of(done)))
 
+    def _has_begun(self) -> bool:
+        """Whether there is something to roll back already (S46)."""
+        record = self.live.history.steps.get(self.call.key)
+        return record is not None and record.rollback
+
     def withdraw(self) -> None:
         """Nothing new starts: an attempt that has not begun leaves its queue (S19, S40).
 
@@ -145,7 +154,8 @@ class OnExecutors:
             self.attempt, self._withdrawn = self.attempt - 1, True
         else:
             why = "the instance was stopped" if self.scope.stopping else "the workflow or the map has failed"
-            self.interrupted(StepInterruptedError(f"attempt {self.attempt} had not begun and left its queue: {why}"), None)
+            error = StepInterruptedError(f"attempt {self.attempt} had not begun and left its queue: {why}")
+            self.interrupted(error, None, begun=False)
         self._away = self._for_main = self._job = None
         self._awaited, self._running = 0, False
         self.scope.in_flight -= 1

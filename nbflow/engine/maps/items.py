@@ -41,6 +41,10 @@ class ItemBody(Body):
         item = self.run.items.open.get(self.drawn.key)
         return None if item is None else item.failures
 
+    def _has_begun(self) -> bool:
+        item = self.run.items.open.get(self.drawn.key)
+        return item is not None and item.begun
+
     @property
     def _giving_up(self) -> bool:
         return self.scope.failure is not None or self.run.failing
