@@ -87,6 +87,11 @@ def open_found(
     """The same, where what is recorded of it is known: *head*, or None where there is none; *wanted* is params as stored."""
     if head is not None and not _same_params(engine, head, params, wanted):
         raise UsageError(_differs(engine, head, params))
+    if head is not None and _went_on(workflow, head):
+        # It was unfinished when the cell was run: that it has ended since is what this cell has done, so nothing runs twice.
+        advice = "Run the cell once more to go on" if head.status is Status.ERRORED else "Run again: --again"
+        line = f"went on with the changed code: {head.status}. {advice}"
+        return Opened(WorkflowInstance(engine, head), "finished", line)
     if head is not None and head.status in FINISHED and head.status is not Status.ERRORED:
         changed = instance_id is None and head.code_hash != workflow.code_hash
         if again or changed:
@@ -94,7 +99,8 @@ def open_found(
             if changed and not again and opened.what == "created":
                 opened.line += f": the code has changed since {head.instance_id} was {head.status}"
             return opened
-        line = f"{_ended_when(workflow, head)}. Run again: --again"
+        since = head.ended_at.isoformat(sep=" ", timespec="seconds") if head.ended_at else ""
+        line = f"Nothing ran: {head.status} since {since}. Run again: --again"
         instance = WorkflowInstance(engine, head)
         changes.find_stale_by_name(engine, instance, workflow)
         return Opened(instance, "finished", line)
@@ -105,11 +111,12 @@ def open_found(
     return _go_on(engine, workflow, head)
 
 
-def _ended_when(workflow: Workflow, head: Head) -> str:
-    if head.ended_at is not None and workflow.changed_at is not None and head.ended_at >= workflow.changed_at:
-        return f"went on with the changed code: {head.status}"  # registering it let a waiting one go on
-    since = head.ended_at.isoformat(sep=" ", timespec="seconds") if head.ended_at else ""
-    return f"Nothing ran: {head.status} since {since}"
+def _went_on(workflow: Workflow, head: Head) -> bool:
+    """Whether it has ended since its cell was run now: registering the changed class let it go on (S58)."""
+    changed, ended = workflow.changed_at, head.ended_at
+    if changed is None or ended is None or head.status not in FINISHED or ended < changed:
+        return False
+    return (head.code_hash, head.reach) == (workflow.code_hash, workflow.reach)
 
 
 def _same_params(engine: "Engine", head: Head, params: Any, wanted: bytes) -> bool:

@@ -291,3 +291,32 @@ def test_an_instance_that_ends_since_other_code_lets_it_go_on_is_not_called_one_
     assert lab.engine.open(workflow, "a").line == "went on with the changed code: complete. Run again: --again"
     workflow = lab.workflow(does_not)
     assert lab.engine.open(workflow, "a").line.startswith("Nothing ran: complete since ")
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_one_run_of_a_changed_cell_does_nothing_twice_where_that_fails_at_once(lab, again):  # S58, API.md §3
+    done: list[str] = []
+
+    async def waits(event, step):
+        await step.wait_for_event("ask", "go")
+
+    async def fails(event, step):
+        await step.do("new", lambda: done.append("body") or 1 / 0, retries=0, rollback=lambda: done.append("undo"))
+
+    instance = lab.start(waits, id="a")
+    lab.idle()
+    lab.clock.advance(1)
+    workflow = lab.workflow(fails)
+    lab.idle()
+    assert instance.status().status == "errored"
+    opened = lab.engine.open(workflow, "a", again=again)
+    opened.start()
+    lab.idle()
+    assert done == ["body", "undo"]
+    assert opened.line == "went on with the changed code: errored. Run the cell once more to go on"
+    assert opened.instance.id == "a"
+    workflow = lab.workflow(fails)
+    opened = lab.engine.open(workflow, "a")
+    opened.start()
+    lab.idle()
+    assert done == ["body", "undo"] * 2
