@@ -13,9 +13,15 @@ class WorkflowEntrypoint:
 
     Attributes:
         env: registered workflows by name, and whatever was given by `Engine(env=)` (API.md §5).
+        ctx: None; a class written for Cloudflare's SDK may take it in its constructor.
     """
 
     env: Any = None
+    ctx: Any = None
+
+    def __init__(self, ctx: Any = None, env: Any = None) -> None:
+        """As Cloudflare's classes are made, whose constructors may hand these on."""
+        self.ctx, self.env = ctx, env
 
     async def run(self, event: Any, step: Any) -> Any:
         """Run the workflow; its value is the instance's output.

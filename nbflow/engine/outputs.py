@@ -114,9 +114,14 @@ def failure_of(step: StepRecord, files: ArtifactFolder, original: BaseException 
     # What a child failed with names the instance: the step here did not try anything.
     name = "" if step.key.type is StepType.CHILD else str(step.key)
     error = failures.decode_error(record, step=name, attempts=step.attempt)
-    if original is not None and error is not original:
+    if original is not None and error is not original and not _made_by_python(original):
         error.__cause__ = original
     return True, error
+
+
+def _made_by_python(error: BaseException) -> bool:
+    """Whether it stands for a StopIteration that left a coroutine: its copy has that as its cause, as on replay."""
+    return type(error) is RuntimeError and isinstance(error.__cause__, (StopIteration, StopAsyncIteration))
 
 
 def is_artifact(data: bytes) -> bool:

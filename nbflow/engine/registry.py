@@ -101,8 +101,9 @@ class Workflow:
 
     async def run(self, event: WorkflowEvent, activation: "Activation") -> Any:
         """Call `run` of one activation, on a new object of the class."""
-        entrypoint: WorkflowEntrypoint = self.cls()
-        entrypoint.env = Env(self._engine)
+        env = Env(self._engine)
+        entrypoint: WorkflowEntrypoint = self.cls(None, env) if _takes_both(self.cls) else self.cls()
+        entrypoint.env = env
         return await entrypoint.run(event, self.make_step(activation))
 
     @property
@@ -200,6 +201,15 @@ def check_class(cls: object) -> None:
     if not inspect.iscoroutinefunction(getattr(cls, "run", None)):
         msg = f"`run` of class {cls.__name__!r} is a plain def; write `async def run(self, event, step):`"
         raise UsageError(msg)
+
+
+def _takes_both(cls: type[Any]) -> bool:
+    """Whether its own constructor asks for `ctx` and `env`, as those of Cloudflare's SDK do."""
+    if cls.__init__ is WorkflowEntrypoint.__init__:
+        return False
+    parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
+    placed = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    return [one.name for one in placed[:2]] == ["ctx", "env"] or len([one for one in placed if one.default is one.empty]) == 2
 
 
 def _source_of(cls: type[Any]) -> str | None:

@@ -203,6 +203,9 @@ def _index_difference(mine: Any, theirs: Any) -> str | None:
         for level in range(mine.nlevels):
             if why := _difference(mine.get_level_values(level).array, theirs.get_level_values(level).array):
                 return f"level {level}: {why}"
+            ours, others = str(mine.levels[level].dtype), str(theirs.levels[level].dtype)
+            if ours != others:  # of integers, where a label is missing: the labels look like floats already
+                return f"level {level}: dtype {ours!r} comes back as {others!r}"
         return None
     if getattr(mine, "freq", None) != getattr(theirs, "freq", None):
         return f"its freq {mine.freq!r} comes back as {theirs.freq!r}"

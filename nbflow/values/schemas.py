@@ -10,6 +10,7 @@ import sys
 import typing
 from collections.abc import Callable
 from datetime import date, datetime, time
+from enum import Enum
 from typing import Any
 
 import msgspec
@@ -59,6 +60,8 @@ def describe(schema: Any, what: str) -> dict[str, Any]:
             msg = f"{what} is not a JSON schema: {error.message}"
             raise UsageError(msg) from None
         return schema
+    if (named := _values_of_enum(schema)) is not None:
+        return named
     try:
         return _by_pydantic(schema) if _is_pydantic(schema) else _with_moments(_opened(msgspec.json.schema(schema)), schema)
     except (TypeError, RuntimeError, NameError) as error:
@@ -88,7 +91,8 @@ def unfit(described: dict[str, Any], payload: Any, schema: Any = None) -> list[t
     from pydantic import TypeAdapter, ValidationError
 
     try:
-        TypeAdapter(schema).validate_python(payload if isinstance(payload, schema) else form)
+        is_one = isinstance(schema, type) and typing.get_origin(schema) is None and isinstance(payload, schema)
+        TypeAdapter(schema).validate_python(payload if is_one else form)
     except ValidationError as error:
         return [(tuple(str(part) for part in one["loc"]), one["msg"]) for one in error.errors()]
     return []
@@ -179,9 +183,9 @@ def _with_moments(described: dict[str, Any], schema: Any, definitions: dict[str,
     return described
 
 
-def _hints(schema: Any) -> dict[str, Any]:
+def _hints(schema: Any, *, include_extras: bool = False) -> dict[str, Any]:
     try:
-        return typing.get_type_hints(schema)
+        return typing.get_type_hints(schema, include_extras=include_extras)
     except (TypeError, NameError, AttributeError):  # no class, or names that are not there now
         return {}
 
@@ -196,8 +200,34 @@ def _opened(described: dict[str, Any]) -> dict[str, Any]:
     return top | {"$defs": definitions} if '"#/$defs/' in msgspec.json.encode(top).decode() else top
 
 
+def _values_of_enum(schema: Any) -> dict[str, Any] | None:
+    """An enum of any JSON values by these; None of what is no enum, or of one of text or integers alone."""
+    if not (isinstance(schema, type) and issubclass(schema, Enum)):
+        return None
+    values = [member.value for member in schema]
+    kinds = {type(value) for value in values}
+    if kinds in ({str}, {int}) or not kinds <= {str, int, float, bool, type(None)}:
+        return None
+    return {"title": schema.__name__, "enum": values}
+
+
 def _is_pydantic(schema: Any) -> bool:
-    return "pydantic" in sys.modules and hasattr(schema, "__pydantic_core_schema__")
+    return "pydantic" in sys.modules and (hasattr(schema, "__pydantic_core_schema__") or _constrained(schema, set()))
+
+
+def _constrained(schema: Any, seen: set[int]) -> bool:
+    """Whether a type, or a field of it, carries constraints that pydantic alone knows: `Annotated[int, Field(ge=1)]`."""
+    if id(schema) in seen:
+        return False
+    seen.add(id(schema))
+    if any(type(note).__module__.partition(".")[0] in _PYDANTICS for note in getattr(schema, "__metadata__", ())):
+        return True
+    has_fields = hasattr(schema, "__dataclass_fields__") or typing.is_typeddict(schema)
+    fields = _hints(schema, include_extras=True).values() if has_fields else ()
+    return any(_constrained(part, seen) for part in (*typing.get_args(schema), *fields))
+
+
+_PYDANTICS = ("pydantic", "annotated_types")
 
 
 def _by_pydantic(schema: Any) -> dict[str, Any]:

@@ -97,3 +97,27 @@ def test_it_goes_on_after_a_death(lab):
     instance.send_event("approval", "yes")
     later.idle()
     assert instance.output["answer"] == "yes"
+
+
+def test_its_constructor_may_take_what_cloudflare_gives(lab):
+    class Constructed(WorkflowEntrypoint):
+        def __init__(self, ctx, env):
+            super().__init__(ctx, env)
+            self.rate = self.env["rate"]
+
+        async def run(self, event, step):
+            return self.rate, self.env.rate
+
+    class WithDefaults(WorkflowEntrypoint):
+        def __init__(self, size=3, shape=4):
+            self.size = size + shape
+
+        async def run(self, event, step):
+            return self.size, self.env.rate
+
+    lab.engine.env["rate"] = 7
+    lab.engine.register(Constructed).create(id="c")
+    lab.engine.register(WithDefaults).create(id="d")
+    lab.idle()
+    assert lab.engine.get("c").output == (7, 7)
+    assert lab.engine.get("d").output == (7, 7)

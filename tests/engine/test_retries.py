@@ -453,6 +453,32 @@ def test_whatever_a_body_raises_is_a_failure_of_its_attempt(lab, error, kind):  
     assert lab.output(one_step(lambda: "the engine lives")) == "the engine lives"
 
 
+@pytest.mark.parametrize("kind", ["plain", "async"])
+@pytest.mark.parametrize("error", BASE[:2], ids=lambda e: type(e).__name__)
+def test_a_stop_iteration_is_the_cause_of_what_run_sees_the_first_time_and_on_replay(lab, error, kind):  # API.md §9
+    causes: list[str] = []
+
+    def plain():
+        raise error
+
+    async def of_the_loop():
+        raise error
+
+    async def run(event, step):
+        try:
+            await step.do("s", plain if kind == "plain" else of_the_loop, retries=0)
+        except RuntimeError as failure:
+            causes.append(type(failure.__cause__).__name__)
+        await step.wait_for_event("stay", "never")
+
+    instance = lab.start(run)
+    lab.idle()
+    instance.pause()
+    instance.resume()
+    lab.idle()
+    assert causes == [type(error).__name__] * 2
+
+
 @pytest.mark.parametrize("error", BASE, ids=lambda e: type(e).__name__)
 def test_whatever_run_raises_is_a_failure_of_its_instance(lab, error):  # S30
     async def run(event, step):

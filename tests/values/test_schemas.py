@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass, field
 from datetime import date, datetime
-from typing import TypedDict
+from enum import Enum
+from typing import Annotated, TypedDict
 
+import pydantic
 import pytest
 
 from nbflow.values.schemas import UnfitPayloadError, check, describe, problems
@@ -82,3 +84,49 @@ def test_a_refused_payload_carries_its_problems_place_by_place():
 )
 def test_what_is_too_short_or_too_long_is_told_the_limit_and_not_repeated_at_length(schema, payload, words):
     assert problems(describe(schema, "schema"), payload) == [("", words)]
+
+
+class Ratio(Enum):
+    HALF = 0.5
+    WHOLE = 1.0
+
+
+class Mixed(Enum):
+    ONE = 1
+    MANY = "many"
+    NONE = None
+
+
+@pytest.mark.parametrize(("schema", "fits"), [(Ratio, 0.5), (Mixed, 1), (Mixed, "many"), (Mixed, None)])
+def test_an_enum_of_any_json_values_is_told_by_them(schema, fits):
+    described = describe(schema, "schema")
+    check(described, fits, "it", schema)
+    assert problems(described, "HALF", schema) != []
+
+
+@dataclass
+class Bounded:
+    n: Annotated[int, pydantic.Field(ge=1, le=10)] = 5
+
+
+@dataclass
+class Holder:
+    parts: list[Bounded]
+
+
+@pytest.mark.parametrize(
+    ("schema", "fits", "does_not"),
+    [
+        (Bounded, {"n": 3}, {"n": 99}),
+        (Bounded, {}, {"n": 0}),
+        (Annotated[int, pydantic.Field(ge=1)], 1, 0),
+        (list[Bounded], [{"n": 1}], [{"n": 11}]),
+        (Holder, {"parts": [{"n": 1}]}, {"parts": [{"n": 0}]}),
+        (Annotated[str, pydantic.AfterValidator(str.upper), pydantic.StringConstraints(max_length=2)], "ab", "abc"),
+    ],
+)
+def test_constraints_that_pydantic_knows_hold_without_a_model(schema, fits, does_not):
+    described = describe(schema, "schema")
+    check(described, fits, "it", schema)
+    assert problems(described, does_not, schema) != []
+    assert problems(described, does_not) != []  # by any process, from what is stored

@@ -100,6 +100,7 @@ BAD = {
     "own calendar": (
         pd.DataFrame({"a": [1, 2]}, index=pd.date_range("2024", periods=2, freq=pd.offsets.CDay(holidays=["2024-01-02"]))), "index"
     ),
+    "missing labels of integers": (pd.DataFrame({"a": [1, 2]}, index=pd.MultiIndex.from_arrays([[1, None], ["x", "y"]])), "level 0"),
     "attrs": (None, r"\$\.attrs\.x"),
 }  # fmt: skip
 
