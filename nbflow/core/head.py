@@ -174,7 +174,10 @@ class Head:
 
     def _rolling_back(self, entry: Entry) -> None:
         self.error = entry.body.get("error")
-        self.terminating = bool(entry.body.get("terminate"))
+        self.terminating = bool(entry.body.get("terminate"))  # as it was recorded before there was `terminating`
+
+    def _terminating(self, _entry: Entry) -> None:
+        self.error, self.terminating, self.in_activation = None, True, False
 
     def _retried(self, entry: Entry) -> None:
         if entry.kind is Kind.RESTARTED or entry.body.get("keep_below") is not None:
@@ -205,6 +208,7 @@ _ON = {
     Kind.ACTIVATED: Head._activated,
     Kind.PAUSED: Head._paused,
     Kind.ROLLING_BACK: Head._rolling_back,
+    Kind.TERMINATING: Head._terminating,
     Kind.RESUMED: Head._resumed,
     Kind.COMPLETED: Head._completed,
     Kind.ERRORED: Head._errored,

@@ -91,7 +91,7 @@ class History:
             self._retry(entry)
         elif kind is Kind.RESUMED:
             self._shift(entry.body.get("shift_s", 0.0))
-        elif kind in (Kind.CLAIMED, Kind.TERMINATED):
+        elif kind in (Kind.CLAIMED, Kind.TERMINATING, Kind.TERMINATED):
             self._interrupt_attempts(entry.recorded_at)
         return True
 

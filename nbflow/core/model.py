@@ -21,7 +21,8 @@ before the dot. What each kind carries in `body` (JSON) and `value` (an encoded 
     restarted      by, keep_below: steps with a lower order are kept (S44), [item]: map, count and key of one item that is
                    dropped with the map's end; the entry's token is new
     terminated     by; the entry's token is new
-    rolling_back   error, [terminate]: handlers run now (S46); with terminate it then ends as terminated (S49)
+    rolling_back   error: handlers run now (S46)
+    terminating    by: the same, and it then ends as terminated (S49); the entry's token is new where somebody else says so
     completed      preview, output_type, [json], [uri], rollback                          value = output
     errored        error, rollback
     interrupted    why, step: a recorded value can't be decoded now (S17); no failure
@@ -131,6 +132,7 @@ class Kind(StrEnum):
     RESTARTED = "restarted"
     TERMINATED = "terminated"
     ROLLING_BACK = "rolling_back"
+    TERMINATING = "terminating"
     COMPLETED = "completed"
     ERRORED = "errored"
     INTERRUPTED = "interrupted"
@@ -167,7 +169,7 @@ class Kind(StrEnum):
 
 
 # Entries whose token is new: whoever held the instance before no longer counts (S52).
-FENCES = frozenset({Kind.CLAIMED, Kind.RESTARTED, Kind.TERMINATED, Kind.DELETED})
+FENCES = frozenset({Kind.CLAIMED, Kind.RESTARTED, Kind.TERMINATING, Kind.TERMINATED, Kind.DELETED})
 ENDS = frozenset(kind for kind in Kind if kind.endswith(".finished"))
 FAILURES = frozenset(kind for kind in Kind if kind.endswith(".failed"))
 CANCELS = frozenset(kind for kind in Kind if kind.endswith(".cancelled"))

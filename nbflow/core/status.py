@@ -15,6 +15,7 @@ TABLE: dict[tuple[Status, Kind], Status] = {
     **{(status, Kind.PAUSED): Status.PAUSED for status in (*_LIVE, Status.WAITING_FOR_PAUSE)},
     **{(status, Kind.RESUMED): Status.RUNNING for status in (Status.PAUSED, Status.WAITING_FOR_PAUSE)},
     **{(status, Kind.ROLLING_BACK): Status.ROLLING_BACK for status in (*_LIVE, Status.WAITING_FOR_PAUSE, Status.PAUSED)},
+    **{(status, Kind.TERMINATING): Status.ROLLING_BACK for status in _UNFINISHED},
     **{(status, Kind.COMPLETED): Status.COMPLETE for status in (*_LIVE, Status.WAITING_FOR_PAUSE)},
     **{(status, Kind.ERRORED): Status.ERRORED for status in (*_LIVE, Status.WAITING_FOR_PAUSE, Status.ROLLING_BACK)},
     **{(status, Kind.TERMINATED): Status.TERMINATED for status in _UNFINISHED},

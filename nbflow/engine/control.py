@@ -156,7 +156,7 @@ def terminate(engine: "Engine", instance: "WorkflowInstance", *, rollback: bool,
             msg = f"instance {instance.id!r} is {head.status} and cannot be terminated; only an unfinished one can"
             raise InvalidStatusError(msg)
         if rollback and due(read()):
-            return [(Kind.ROLLING_BACK, body | {"error": None, "terminate": True}, None)]
+            return [(Kind.TERMINATING, body, None)]
         return [(Kind.TERMINATED, body, None)]
 
     live = _owned(engine, instance)

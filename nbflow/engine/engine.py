@@ -194,6 +194,8 @@ class Engine:
     def _take_on(self, entries: list[Entry]) -> LiveInstance:
         live = LiveInstance(self, entries, None)
         live.workflow = self.registry.find(live.history.head.workflow)
+        if live.history.head.status is Status.WAITING_FOR_PAUSE:  # what it waited for has died with its engine (S40)
+            live.record(Kind.PAUSED, acked=noted)
         self.live[live.created_seq] = live
         self.news.expect(live, entries)
         return live

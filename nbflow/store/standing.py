@@ -23,7 +23,7 @@ select
   coalesce(bool_or(e.kind = 'deleted'), false),
   coalesce(bool_or(e.kind in ('restarted', 'retried')), false),
   coalesce(min(e.token) filter (e.token > 0), 0),
-  coalesce(max(e.token) filter (e.token > 1 and e.kind in ('claimed', 'restarted', 'terminated')), 0)
+  coalesce(max(e.token) filter (e.token > 1 and e.kind in ('claimed', 'restarted', 'terminating', 'terminated')), 0)
 from nb.entries as e
 where e.seq > $1
 group by e.created_seq
@@ -72,7 +72,7 @@ set token = greatest(i.token, f.token), fence_seq = greatest(i.fence_seq, f.seq)
 from (
   select created_seq, max(token) as token, max(seq) as seq
   from nb.entries
-  where seq > $1 and token > 1 and kind in ('claimed', 'restarted', 'terminated')
+  where seq > $1 and token > 1 and kind in ('claimed', 'restarted', 'terminating', 'terminated')
   group by created_seq
 ) as f
 where f.created_seq = i.created_seq
@@ -128,7 +128,7 @@ void as materialized (
   semi join (
     select created_seq, seq, token
     from of
-    where token > 1 and kind in ('claimed', 'restarted', 'terminated', 'deleted')
+    where token > 1 and kind in ('claimed', 'restarted', 'terminating', 'terminated', 'deleted')
   ) as f on f.created_seq = e.created_seq and f.token > e.token and f.seq < e.seq
   where e.token > 0
 ),

@@ -93,7 +93,17 @@ def test_a_finished_instance_goes_on_only_by_a_retry_or_a_restart(entries):
 
 @pytest.mark.parametrize("first", INSTANCE_ENDS)
 @pytest.mark.parametrize(
-    "second", [*INSTANCE_ENDS, Kind.PAUSING, Kind.PAUSED, Kind.RESUMED, Kind.ROLLING_BACK, Kind.INTERRUPTED, Kind.ACTIVATED]
+    "second",
+    [
+        *INSTANCE_ENDS,
+        Kind.PAUSING,
+        Kind.PAUSED,
+        Kind.RESUMED,
+        Kind.ROLLING_BACK,
+        Kind.TERMINATING,
+        Kind.INTERRUPTED,
+        Kind.ACTIVATED,
+    ],
 )
 def test_an_end_of_an_instance_after_its_end_changes_nothing(first, second):
     pen = Pen()

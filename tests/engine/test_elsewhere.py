@@ -1,9 +1,12 @@
 """Control of an instance that another engine runs (S52)."""
 
+import asyncio
+import threading
+
 import pytest
 
 from nbflow import Engine, InvalidStatusError
-from nbflow.core.model import StepKey, StepType
+from nbflow.core.model import Kind, StepKey, StepType
 from tests.engine.conftest import entrypoint, eventually
 
 
@@ -23,8 +26,6 @@ def test_retry_delays_of_an_instance_that_runs_elsewhere_can_be_ended(engines):
             raise ConnectionError
 
     async def run(event, step):
-        import asyncio
-
         await asyncio.gather(*(step.do(name, attempt, retries={"limit": 1, "delay": "1 hour"}) for name in "ab"))
 
     inst = here.register(entrypoint(run), "W", source="s").create("w1")
@@ -48,3 +49,55 @@ def test_where_nobody_runs_it_there_is_nobody_to_try_again(tmp_path):
         eventually(lambda: inst.view().retrying == 1)
     with Engine(tmp_path / "h.duckdb", notebook="b.ipynb") as there, pytest.raises(InvalidStatusError, match="resume it first"):
         there.get("w1").retry_now()
+
+
+@pytest.mark.parametrize("doing", ["waits", "sleeps", "works in a thread", "works on the loop", "retries"])
+def test_what_is_terminated_with_rollback_elsewhere_is_rolled_back_here_and_goes_no_further(engines, doing):  # S43, S49
+    here, there = engines
+    undone: list[str] = []
+    later: list[str] = []
+    free = threading.Event()
+    at_work = threading.Event()
+
+    def stands():
+        at_work.set()
+        assert free.wait(20)
+
+    async def stands_there():
+        at_work.set()
+        while not free.is_set():
+            await asyncio.sleep(0.005)
+
+    def fails():
+        at_work.set()
+        raise ConnectionError
+
+    async def run(event, step):
+        undo = lambda step_name: undone.append(step_name)  # noqa: E731
+        await step.do("first", lambda: 1, rollback=undo)
+        await step.do("second", lambda: 2, rollback=undo)
+        match doing:
+            case "waits":
+                await step.wait_for_event("ask", "go")
+            case "sleeps":
+                await step.sleep("rest", "1 hour")
+            case "retries":
+                await step.do("third", fails, retries={"delay": "1 hour"})
+            case _:
+                await step.do("third", stands if doing == "works in a thread" else stands_there)
+        later.append("ran on")
+
+    inst = here.register(entrypoint(run), "W", source="s").create("w1")
+    if doing in ("waits", "sleeps"):
+        eventually(lambda: inst.status().waiting_for)
+    else:
+        assert at_work.wait(20)
+    there.get("w1").terminate(rollback=True)
+    assert there.get("w1").status().status == "rollingBack"
+    eventually(lambda: there.get("w1").status().status == "terminated")
+    free.set()
+    assert undone == ["second", "first"]
+    assert inst.status().rollback == ("complete", None)
+    assert later == []
+    assert [one[0] for one in there.sql("select status from instances").fetchall()] == ["terminated"]
+    assert Kind.COMPLETED not in [entry.kind for entry in there.get("w1").history()]

@@ -98,14 +98,14 @@ def lives(draw):
             else:
                 pen.restart(draw(st.integers(0, 5)))
         else:
-            fence = draw(st.sampled_from(["claim", "restart", "terminate"]))
+            fence = draw(st.sampled_from(["claim", "restart", "terminate", "roll back"]))
             if fence == "claim":
                 pen.claim()
             elif fence == "restart":
                 pen.restart(draw(st.integers(0, 5)))
             else:
                 pen.token += 1
-                pen.write(Kind.TERMINATED)
+                pen.write(Kind.TERMINATED if fence == "terminate" else Kind.TERMINATING)
         tokens.append(pen.token)
     return pen.entries
 
