@@ -15,6 +15,7 @@ from nbflow.clock import Clock, SystemClock
 from nbflow.core.history import Head
 from nbflow.core.model import Entry, Kind, Owner, Status
 from nbflow.engine import finding, opening, recovery
+from nbflow.engine.calls import noted
 from nbflow.engine.children import Ends
 from nbflow.engine.executors.named import Executors
 from nbflow.engine.folds import Folds
@@ -194,10 +195,11 @@ class Engine:
     def _take_on(self, entries: list[Entry]) -> LiveInstance:
         live = LiveInstance(self, entries, None)
         live.workflow = self.registry.find(live.history.head.workflow)
-        if live.history.head.status is Status.WAITING_FOR_PAUSE:  # what it waited for has died with its engine (S40)
-            live.record(Kind.PAUSED, acked=noted)
         self.live[live.created_seq] = live
         self.news.expect(live, entries)
+        if live.history.head.status is Status.WAITING_FOR_PAUSE:  # what that waited for has died with its engine (S40)
+            with live.lock:
+                live.record(Kind.PAUSED, acked=noted)
         return live
 
     def adopt_unfinished(self, workflow: str, wanted: Callable[[Head], bool], by: str) -> list[LiveInstance]:

@@ -16,7 +16,7 @@ from nbflow import (
     WorkflowEntrypoint,
 )
 from nbflow.core.model import Status, StepState
-from tests.engine.conftest import Gate, eventually, kinds
+from tests.engine.conftest import Gate, entrypoint, eventually, kinds, source_of
 from tests.engine.test_sleeps_and_events import waits
 
 
@@ -223,6 +223,35 @@ def test_a_paused_instance_rests_over_a_death_until_resumed(lab):  # S51
     instance.resume()
     later.idle()
     assert instance.output == [1]
+
+
+@pytest.mark.parametrize("how", ["registered", "its cell run", "resumed"])
+def test_a_pause_whose_bodies_died_with_their_engine_has_happened(lab, how):  # S40
+    gate = Gate(1)
+
+    async def run(event, step):
+        return await step.do("a", gate), await step.do("b", lambda: 2)
+
+    instance = lab.start(run, id="one")
+    gate.reached()
+    instance.pause()
+    assert instance.status().status == "waitingForPause"
+    later = lab.revive()
+    workflow = later.engine.register(entrypoint(run), "W", source=source_of(run), resume=how == "registered")
+    if how == "its cell run":
+        opened = later.engine.open(workflow, "one")
+        opened.start()
+        assert opened.line == "one is paused, 0 steps from history; resume it to go on"
+    instance = later.engine.get("one")
+    if how != "resumed":
+        later.idle()
+        assert instance.status().status == "paused"
+        assert instance.wait(20).status == "paused"
+        assert gate.came == 1
+    instance.resume()
+    gate.open()
+    later.idle()
+    assert instance.output == (1, 2)
 
 
 def test_resume_of_an_errored_instance_goes_on_at_the_failed_step(lab):  # S41
