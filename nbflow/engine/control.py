@@ -74,12 +74,17 @@ def resume(engine: "Engine", instance: "WorkflowInstance", by: str | None, *, it
     live = _owned(engine, instance)
     if live is None:
         head = engine.store.head(instance.created_seq)
-        runs = head is not None and head.owner is not None and engine.store.alive(head.owner) is not False
-        if head is None or head.deleted or runs or engine.registry.find(instance.workflow_name) is None:
+        alive = None if head is None or head.owner is None else engine.store.alive(head.owner)
+        doubtful = head is not None and head.owner is not None and alive is None  # this is the word that takes it over (S52)
+        known = engine.registry.find(instance.workflow_name) is not None
+        if head is None or head.deleted or alive or not (known or doubtful):
             _command(engine, instance, lambda head, read: _resumption(engine, head, by, read(), items=items))
             return
         live = engine.adopt(instance.created_seq, "resume")
         if live is None:
+            return
+        if not known:
+            _free(engine, live, by, items=items)
             return
     with live.lock:
         decisions = _resumption(engine, live.history.head, by, live.history, items=items)
@@ -88,6 +93,16 @@ def resume(engine: "Engine", instance: "WorkflowInstance", by: str | None, *, it
     if decisions:
         engine.store.flush()
     engine.on_loop(lambda: live.go_on(context))
+
+
+def _free(engine: "Engine", live: "LiveInstance", by: str | None, *, items: bool) -> None:
+    """Leave what was taken over, and cannot run here, to the next engine that has its workflow."""
+    with live.lock:
+        for kind, body, _ in _resumption(engine, live.history.head, by, live.history, items=items):
+            live.record(kind, None, body, acked=noted)
+        live.record(Kind.RELEASED, None, {"why": "taken over"}, acked=noted)
+    engine.store.flush()
+    engine.live.pop(live.created_seq, None)
 
 
 def _resumption(engine: "Engine", head: Head, by: str | None, history: History, *, items: bool) -> Sequence[Decision]:

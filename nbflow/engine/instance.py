@@ -215,9 +215,15 @@ class WorkflowInstance:
         return head is None or head.finished
 
     def is_settled(self) -> bool:
-        """Whether it is finished, paused, or waits on every path for an event that nobody has sent (API.md §3)."""
+        """Whether it is finished, paused, or waits on every path for an event that nobody has sent (API.md §3).
+
+        Also where nobody can tell from here whether anybody runs it (S52): as far as is known it waits for a `resume()`.
+        """
         live = self._live()
-        return (live.is_settled() if live is not None else self.view().settled) or self._children_are_settled(live)
+        if live is not None:
+            return live.is_settled() or self._children_are_settled(live)
+        view = self.view()
+        return view.settled or view.doubtful or self._children_are_settled(None)
 
     def _children_are_settled(self, live: LiveInstance | None) -> bool:
         """Whether nothing but children is in the way, and each of them waits for somebody, or is paused."""

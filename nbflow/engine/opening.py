@@ -10,12 +10,13 @@ from nbflow.engine.calls import noted
 from nbflow.engine.code import changes
 from nbflow.engine.control import retried_from
 from nbflow.engine.creating import make
+from nbflow.engine.current import in_notebook
 from nbflow.engine.instance import WorkflowInstance
 from nbflow.engine.live import LiveInstance
 from nbflow.engine.recovery import recover
 from nbflow.engine.registry import Workflow
 from nbflow.errors import UsageError
-from nbflow.store.views import stale_text
+from nbflow.store.wording import stale_text
 from nbflow.values import codec
 
 if TYPE_CHECKING:
@@ -192,9 +193,9 @@ def _go_on(engine: "Engine", workflow: Workflow, head: Head) -> Opened:
                 instance, "elsewhere", f"{instance.id} runs in another kernel ({head.owner}); its controls work from here"
             )
         if alive is None:
+            how = f"%workflow resume {instance.id}" if in_notebook() else f"nbflow resume {instance.id}, then run this again"
             line = (
-                f"{instance.id} was last seen in {head.owner}; whether that lives cannot be known from here. "
-                f"Take over: %workflow resume {instance.id}"
+                f"{instance.id} was last seen in {head.owner}; whether that lives cannot be known from here. Take over: {how}"
             )
             return Opened(instance, "elsewhere", line)
     live = engine.adopt(head.created_seq, "cell")

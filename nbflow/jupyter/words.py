@@ -7,8 +7,8 @@ from typing import Any, TextIO
 from nbflow.core.durations import local
 from nbflow.core.model import Status, StepState
 from nbflow.core.names import UNSAFE
-from nbflow.store.views import InstanceView, StepView, stale_text, unreached_text
-from nbflow.store.wording import interrupted_text, items_text
+from nbflow.store.views import InstanceView, StepView
+from nbflow.store.wording import interrupted_text, items_text, stale_text, unreached_text
 
 # Signs that common fonts have: where they are shown is not known here (the panel draws its own).
 STATUS = {

@@ -235,7 +235,6 @@ class InstanceView:
     held: str | None = None
     stale_steps: tuple[StepKey, ...] = ()
     code_same: bool | None = None
-
     failed_items: int = 0
     work: Work | None = None
     rollback: str | None = None
@@ -249,10 +248,17 @@ class InstanceView:
         return self.status not in FINISHED and not self.here and (self.owner is None or self.owner_alive is False)
 
     @property
+    def doubtful(self) -> bool:
+        """Whether it is unfinished and cannot be known from here to be run by anybody (S52)."""
+        return self.status not in FINISHED and not self.here and self.owner is not None and self.owner_alive is None
+
+    @property
     def why_interrupted(self) -> str | None:
         """Why it does not go on by itself (S17, S51), None where it does, waits in order or is finished."""
         if self.interrupted:
             return self.interrupted
+        if self.doubtful:
+            return f"last seen in {self.owner}; whether that lives cannot be known from here: resume takes it over"
         if self.unattended and self.owner is not None:
             return f"its kernel is gone ({self.owner})"
         if self.unattended and self.released and self.status in _AT_WORK:
@@ -263,22 +269,6 @@ class InstanceView:
     def stale(self) -> int:
         """How many finished steps are known to be stale."""
         return len(self.stale_steps)
-
-
-def stale_text(view: InstanceView) -> str:
-    """Say which steps are stale: "1 stale: load"; nothing where none is known to be."""
-    return _named(view.stale_steps, "stale")
-
-
-def unreached_text(view: InstanceView) -> str:
-    """Say which steps are recorded and not reached by the present code: "1 not reached: load"; nothing where all are."""
-    return _named(view.unreached, "not reached")
-
-
-def _named(keys: tuple[StepKey, ...], what: str) -> str:
-    names = [str(key) for key in keys]
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return f"{len(names)} {what}: {', '.join(names[:3])}{more}" if names else ""
 
 
 def _unreached_at_end(history: History) -> tuple[StepKey, ...]:

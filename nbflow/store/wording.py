@@ -1,15 +1,17 @@
 """How an instance stands, in the words that shell, tables and twin share."""
 
-from nbflow.core.model import Status
+from nbflow.core.model import Status, StepKey
 from nbflow.core.names import UNSAFE
 from nbflow.store.counts import ItemCounts, gone_text
-from nbflow.store.views import InstanceView, stale_text
+from nbflow.store.views import InstanceView
 
 _LONGEST = 160
 
 
 def interrupted_text(view: InstanceView) -> str:
     """Say that it stopped before its time and where (S17, S51): "interrupted in a.ipynb"; nothing where it did not.
+
+    Where that cannot be known: "last seen in a.ipynb" (S52).
 
     A paused one rests, whoever is gone.
     """
@@ -19,7 +21,8 @@ def interrupted_text(view: InstanceView) -> str:
     if view.status is Status.PAUSED or view.why_interrupted is None:
         return ""
     place = (view.owner.notebook if view.owner is not None else "") or view.notebook
-    return f"interrupted in {UNSAFE.sub('�', place)[:_LONGEST]}" if place else "interrupted"
+    what = "last seen" if view.doubtful else "interrupted"
+    return f"{what} in {UNSAFE.sub('�', place)[:_LONGEST]}" if place else what
 
 
 def standing_text(view: InstanceView) -> str:
@@ -57,3 +60,19 @@ def counted(done: int, total: int | None, failed: int, unit: str = "") -> str:
 def steps_text(view: InstanceView) -> str:
     """Say how far it is in a table's cell: "1/2 · 4/5 items, 1 failed · 1 stale: load"."""
     return " · ".join(filter(None, [f"{view.done}/{view.total}", items_of_all_text(view), stale_text(view)]))
+
+
+def stale_text(view: InstanceView) -> str:
+    """Say which steps are stale: "1 stale: load"; nothing where none is known to be."""
+    return _named(view.stale_steps, "stale")
+
+
+def unreached_text(view: InstanceView) -> str:
+    """Say which steps are recorded and not reached by the present code: "1 not reached: load"; nothing where all are."""
+    return _named(view.unreached, "not reached")
+
+
+def _named(keys: tuple[StepKey, ...], what: str) -> str:
+    names = [str(key) for key in keys]
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"{len(names)} {what}: {', '.join(names[:3])}{more}" if names else ""
