@@ -12,10 +12,11 @@ from nbflow.core.durations import duration
 from nbflow.core.model import ENDED, ErrorInfo, InstanceStatus, Kind, Status, StepKey, StepState, StepType
 from nbflow.engine.activation import Activation
 from nbflow.engine.calls import Call, StepCall
+from nbflow.engine.context import bind
 from nbflow.engine.functions import Options
 from nbflow.engine.instance import WorkflowInstance
 from nbflow.engine.live import LiveInstance
-from nbflow.engine.outputs import body_of
+from nbflow.engine.outputs import body_of, with_values
 from nbflow.engine.registry import Workflow
 from nbflow.engine.step import WorkflowStep, place_here
 from nbflow.engine.waits import Asked
@@ -325,7 +326,7 @@ class MockedStep(WorkflowStep):
         if (mocked := self._mocked(StepType.DO, name)) is not None:
             fn, args = (lambda: mocked[0]), ()
         if (failing := self._failing(name)) is not None:
-            fn, args = _failing(fn, args, *failing), ()
+            fn = _failing(fn, *failing)
         return super()._do(name, fn, args, options)
 
     def map(self, name: str, fn: Callable[..., Any], items: Any, **options: Any) -> Any:
@@ -335,7 +336,7 @@ class MockedStep(WorkflowStep):
             items, fn = list(mocked[0]), (lambda value: value)
             options.pop("key", None)
         if (failing := self._failing(name)) is not None:
-            fn = _failing(fn, (), *failing)
+            fn = _failing(fn, *failing)
         return super().map(name, fn, items, **options)
 
     def _sleep_on(self, call: Call, until: datetime) -> None:
@@ -367,13 +368,11 @@ class MockedStep(WorkflowStep):
         live.record(Kind.EVENT, None, body, encoded.data, acked=live.notify)
 
 
-def _failing(fn: Callable[..., Any], args: tuple[Any, ...], error: BaseException, times: int | None) -> Callable[..., Any]:
-    from nbflow.engine.context import bind
-
+def _failing(fn: Callable[..., Any], error: BaseException, times: int | None) -> Callable[..., Any]:
     def body(*items: Any, ctx: Any) -> Any:
         if times is None or ctx.attempt <= times:
             raise error
-        return bind(fn, (*args, *items), lambda: ctx)()
+        return bind(*with_values(fn, items), lambda: ctx)()
 
     return body
 
