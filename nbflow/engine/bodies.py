@@ -166,35 +166,35 @@ class Body(OnExecutors):
             return
         self._begin_output()
         if self._job is not None:
-            call = self._with_values if has_references(self.args) else self._bound(self.args)
+            call = self._with_values if has_references(self.fn, self.args) else self._bound(self.fn, self.args)
             self.engine.threads.launch(self._job, self.context.copy(), call)
             self._arm()
         elif (on := self.on or self.engine.default_executor) is not None and on not in HERE:
             self._away = self.engine.executors.launch(self, on)
             self.scope.queued[self] = None
-        elif has_references(self.args):
-            self.engine.threads.submit(contextvars.Context(), partial(with_values, self.args), self._loaded)
+        elif has_references(self.fn, self.args):
+            self.engine.threads.submit(contextvars.Context(), partial(with_values, self.fn, self.args), self._loaded)
         else:
-            self._run(self.args)
+            self._run(self.fn, self.args)
 
-    def _bound(self, args: tuple[Any, ...]) -> Callable[[], Any]:
-        return bind(self.fn, args, partial(context_of, self))
+    def _bound(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Callable[[], Any]:
+        return bind(fn, args, partial(context_of, self))
 
     def _with_values(self) -> Any:
         """In the thread of a plain body: with the values that references among its arguments stand for."""
-        return self._bound(with_values(self.args))()
+        return self._bound(*with_values(self.fn, self.args))()
 
     def _loaded(self, outcome: Outcome) -> None:
         """References among the arguments are values now, or the attempt has failed."""
         if outcome[0]:
-            self._run(outcome[1])
+            self._run(*outcome[1])
         else:
             self._ended(self.attempt, outcome)
 
-    def _run(self, args: tuple[Any, ...]) -> None:
+    def _run(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
         if self._closed:
             return
-        call = self._bound(args)
+        call = self._bound(fn, args)
         if self.on == "main" and (self.engine.main_queue.open or not is_async(self.fn)):
             self._for_main = partial(self._run_on_main, self.attempt, call)
             self.engine.main_queue.put(self._for_main)

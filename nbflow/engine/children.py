@@ -165,14 +165,22 @@ class Child:
         self._gone = True  # the child goes on: it is independent (S60)
 
 
-def call_child(activation: "Activation", name: str, workflow: Any, params: Any, child_id: str | None) -> StepCall:
-    """Make the call; see `WorkflowStep.child`."""
+def call_child(
+    activation: "Activation",
+    name: str,
+    workflow: Any,
+    params: Any,
+    child_id: str | None,
+    *,
+    make: Callable[["Activation", Call, str, Any, str | None], Child] = Child,
+) -> StepCall:
+    """Make the call; see `WorkflowStep.child`. Tests *make* what stands in for the child."""
     if child_id is not None:  # before the call is opened: one that is refused is none that the instance waits for
         child_id = names.instance_id(child_id)
     workflow = workflow if isinstance(workflow, str) else getattr(workflow, "__name__", str(workflow))
     call, known = activation.open_call(StepType.CHILD, name)
     if call.key in activation.calls:
-        child = Child(activation, call, workflow, params, child_id)
+        child = make(activation, call, workflow, params, child_id)
         _decide(activation, call, known, child)
     return StepCall(activation, call)
 

@@ -110,15 +110,23 @@ def ctx_place(fn: Callable[..., Any]) -> int | str | None:
         if "ctx" in names:
             return names.index("ctx")
         return "keyword" if "ctx" in code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount] else None
-    try:
-        parameters = list(inspect.signature(fn).parameters.values())
-    except (TypeError, ValueError):
-        return None
-    for place, parameter in enumerate(parameters):
+    for place, parameter in enumerate(parameters_of(fn)):
         if parameter.name == "ctx" and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
-            keyword = parameter.kind is parameter.KEYWORD_ONLY or isinstance(fn, functools.partial)
-            return "keyword" if keyword else place
+            return "keyword" if parameter.kind is parameter.KEYWORD_ONLY else place
     return None
+
+
+def parameters_of(fn: Callable[..., Any]) -> tuple[inspect.Parameter, ...]:
+    """What a call of *fn* may still give, none where it has no signature; of a partial: what it leaves open or by keyword."""
+    try:
+        return tuple(inspect.signature(_bare(fn)).parameters.values())
+    except (TypeError, ValueError):
+        return ()
+
+
+def _bare(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Partials without the `__wrapped__` of `functools.update_wrapper`, which names what they have bound already."""
+    return functools.partial(_bare(fn.func), *fn.args, **fn.keywords) if isinstance(fn, functools.partial) else fn
 
 
 def bind(fn: Callable[..., Any], args: tuple[Any, ...], context: Callable[[], StepContext]) -> Callable[[], Any]:
@@ -126,7 +134,15 @@ def bind(fn: Callable[..., Any], args: tuple[Any, ...], context: Callable[[], St
     place = ctx_place(fn)
     if place is None:
         return functools.partial(fn, *args) if args else fn
-    if place == "keyword" or (isinstance(place, int) and place > len(args)):
+    if place == "keyword":
         return functools.partial(fn, *args, ctx=context())
     assert isinstance(place, int)
+    if place > len(args):  # what stands before it has defaults, or was bound by keyword
+        parameters = parameters_of(fn)
+        if parameters[place].kind is not inspect.Parameter.POSITIONAL_ONLY:
+            return functools.partial(fn, *args, ctx=context())
+        left = [one.default for one in parameters[len(args) : place]]
+        if inspect.Parameter.empty in left:
+            return functools.partial(fn, *args)  # Python says what is missing
+        args = (*args, *left)
     return functools.partial(fn, *args[:place], context(), *args[place:])

@@ -12,6 +12,7 @@ from nbflow.core import names
 from nbflow.core.config import ResolvedConfig, resolve
 from nbflow.engine.activation import RollbackHandler
 from nbflow.engine.calls import StepCall
+from nbflow.engine.context import parameters_of
 from nbflow.errors import UsageError, article
 
 if TYPE_CHECKING:
@@ -99,14 +100,10 @@ class StepFunction:
         assert last is not None
         return await (last.value() if isinstance(last, StepCall) else asyncio.shield(last))
 
-    def _dependencies(self) -> list[tuple[str, "StepFunction"]]:
+    def _dependencies(self) -> list[tuple[inspect.Parameter, "StepFunction"]]:
         functions = self._step._activation.functions  # noqa: SLF001
         needs = []
-        try:
-            parameters = inspect.signature(self._fn).parameters.values()
-        except (TypeError, ValueError):
-            return []
-        for parameter in parameters:
+        for parameter in parameters_of(self._fn):
             if parameter.name == "ctx" or parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
                 continue
             if parameter.default is not parameter.empty:
@@ -118,7 +115,7 @@ class StepFunction:
                     f"({known}), not `ctx`, and has no default"
                 )
                 raise TypeError(msg)
-            needs.append((parameter.name, functions[parameter.name]))
+            needs.append((parameter, functions[parameter.name]))
         return needs
 
     async def _resolve_then_do(self) -> Any:
@@ -126,5 +123,7 @@ class StepFunction:
             values = list(await asyncio.gather(*(dependency.once() for _, dependency in self._needs)))
         else:
             values = [await dependency.once() for _, dependency in self._needs]
-        given = dict(zip([name for name, _ in self._needs], values, strict=True))
-        return await self._step._do(self.name, partial(self._fn, **given), (), self._options)  # noqa: SLF001
+        given = [(each, value) for (each, _), value in zip(self._needs, values, strict=True)]
+        first = tuple(value for each, value in given if each.kind is each.POSITIONAL_ONLY)
+        named = {each.name: value for each, value in given if each.kind is not each.POSITIONAL_ONLY}
+        return await self._step._do(self.name, partial(self._fn, **named), first, self._options)  # noqa: SLF001

@@ -1,5 +1,7 @@
 """Between the codec and the entries: what of an encoded value goes into an entry's body, and where encoding may run."""
 
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -135,14 +137,23 @@ def reference(data: bytes, body: dict[str, Any], files: ArtifactFolder) -> Artif
     return codec.reference(encoded, files)
 
 
-def with_values(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Arguments as a body gets them: references loaded."""
-    return tuple(arg.load() if isinstance(arg, ArtifactRef) else arg for arg in args)
+def with_values(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """A body and its arguments, those of partials too, as it gets them: references loaded."""
+    if type(fn) is partial and has_references(fn, ()):
+        inner, before = with_values(fn.func, fn.args)
+        fn = partial(inner, *before, **dict(zip(fn.keywords, _loaded(fn.keywords.values()), strict=True)))
+    return fn, _loaded(args)
 
 
-def has_references(args: tuple[Any, ...]) -> bool:
-    """Whether any argument is a reference."""
-    return bool(args) and any(type(arg) is ArtifactRef for arg in args)
+def _loaded(values: Iterable[Any]) -> tuple[Any, ...]:
+    return tuple(value.load() if type(value) is ArtifactRef else value for value in values)
+
+
+def has_references(fn: Callable[..., Any], args: Iterable[Any]) -> bool:
+    """Whether any argument, of partials too, is a reference."""
+    if args and any(type(arg) is ArtifactRef for arg in args):
+        return True
+    return type(fn) is partial and (has_references(fn.func, fn.args) or has_references(fn.func, fn.keywords.values()))
 
 
 def encode_output(output: object, files: ArtifactFolder) -> codec.Encoded | BaseException:

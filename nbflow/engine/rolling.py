@@ -14,7 +14,7 @@ from nbflow.core.rollback import due, handler_key
 from nbflow.engine.activation import RollbackHandler
 from nbflow.engine.bodies import BODY, Body
 from nbflow.engine.calls import Call
-from nbflow.engine.context import is_async
+from nbflow.engine.context import is_async, parameters_of
 from nbflow.engine.logs.output import OUTPUT
 from nbflow.engine.maps.results import Results
 from nbflow.engine.scope import Scope
@@ -129,14 +129,10 @@ class Rollback(Scope):
 
     def _bound(self, fn: Callable[..., Any], step: StepRecord) -> Callable[..., Any]:
         """Give a handler what its signature names of ctx, error, output and step_name, by keyword."""
-        try:
-            parameters = inspect.signature(fn).parameters.values()
-        except (TypeError, ValueError):
-            wanted: tuple[str, ...] = ()
-        else:
-            everything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
-            names = {parameter.name for parameter in parameters}
-            wanted = tuple(name for name in _OFFERED if everything or name in names)
+        parameters = parameters_of(fn)
+        everything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+        names = {parameter.name for parameter in parameters}
+        wanted = tuple(name for name in _OFFERED if everything or name in names)
 
         def given(ctx: Any) -> dict[str, Any]:
             offers: dict[str, Callable[[], Any]] = {

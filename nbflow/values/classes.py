@@ -11,7 +11,7 @@ import types
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, is_dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from nbflow.errors import UndecodableError, UsageError
 from nbflow.values.nodes import (
@@ -30,22 +30,10 @@ from nbflow.values.own import owns_class
 
 Tagged = dict[str, Any]
 _HEAP_TYPE = 1 << 9
+_BY_TYPING, _ALIASES = "__orig_class__", (type(Generic[TypeVar("_T")]), types.GenericAlias)  # type: ignore[index]
 _PLAIN: tuple[Any, ...] = (
-    list,
-    dict,
-    set,
-    tuple,
-    frozenset,
-    str,
-    bytes,
-    bytearray,
-    int,
-    float,
-    bool,
-    deque,
-    OrderedDict,
-    Counter,
-)
+    list, dict, set, tuple, frozenset, str, bytes, bytearray, int, float, bool, deque, OrderedDict, Counter,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +257,7 @@ def ours(cls: type, base: type = object) -> bool:
 
 def _named_tuple(writer: Writer, value: Any) -> Node:
     cls = type(value)
-    if len(value) != len(cls._fields) or getattr(value, "__dict__", None):
+    if len(value) != len(cls._fields) or instance_state(value):
         raise Refused(type_name(cls), "it holds more than its fields", "return a plain tuple or a dataclass")
     reference = must_be_found(cls, _is_named_tuple)
     fields = {name: writer.child(f".{name}", part) for name, part in zip(cls._fields, tuple.__iter__(value))}
@@ -316,7 +304,7 @@ def slot_members(cls: type) -> dict[str, Any]:
 
 
 def instance_state(value: Any) -> Tagged:
-    """What an instance holds in its `__dict__` and slots, read without asking its class."""
+    """What an instance holds in its `__dict__` and slots, read without asking its class; what `typing` put there left out."""
     cls = type(value)
     state: Tagged = {}
     for name, member in slot_members(cls).items():
@@ -328,6 +316,8 @@ def instance_state(value: Any) -> Tagged:
         state.update(object.__getattribute__(value, "__dict__"))
     except AttributeError:
         pass
+    if type(state.get(_BY_TYPING)) in _ALIASES:  # `Box[int](3)` is a Box whose `==` does not ask for it
+        del state[_BY_TYPING]
     return state
 
 

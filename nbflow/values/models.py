@@ -12,7 +12,9 @@ import msgspec
 
 from nbflow.errors import UndecodableError
 from nbflow.values.classes import (
+    class_reference,
     default_by,
+    find_class,
     instance_state,
     is_quiet,
     missing_field,
@@ -35,9 +37,20 @@ def _is_model(cls: type) -> bool:
     return pydantic is not None and pydantic.BaseModel in cls.__mro__ and ours(cls)
 
 
+def _reference(cls: Any) -> str:
+    """How the history names a model's class; `Page[int]` made inside a function has no name, and is not made when read."""
+    origin = cls.__pydantic_generic_metadata__["origin"]
+    if origin is not None and find_class(class_reference(cls)) is None and find_class(class_reference(origin)) is not None:
+        name = cls.__name__
+        why = f"its class {name} is made by pydantic where it is used, and cannot be found by its name"
+        advice = f"define one at the top of a cell or module and use that: `class MyModel({name}): pass`"
+        raise Refused(type_name(cls), why, advice)
+    return must_be_found(cls, _is_model)
+
+
 def _model(writer: Writer, value: Any) -> Node:
     cls = type(value)
-    reference = must_be_found(cls, _is_model)
+    reference = _reference(cls)
     state, slots = instance_state(value), ("__pydantic_extra__", "__pydantic_fields_set__", "__pydantic_private__")
     extra, fields_set, private = (state.pop(name, None) for name in slots)
     known = cls.__pydantic_fields__

@@ -274,3 +274,143 @@ def test_what_no_step_and_no_event_can_give_is_refused_at_the_call(lab):
 
 async def waits_and_does(event, step):
     return [(await step.wait_for_event("ask", "go")).payload, await step.do("a", lambda: 0)]
+
+
+# -- children
+
+
+async def has_child(event, step):
+    try:
+        return await step.child("kid", "Child", {"n": 1})
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+async def child(event, step):
+    return (await step.wait_for_event("ask", "go")).payload
+
+
+def children(lab):
+    return lab.engine.list("Child")
+
+
+def test_a_child_with_a_mocked_result_is_not_made(lab):
+    lab.workflow(child, "Child")
+    workflow = lab.workflow(has_child)
+    introspect(workflow).mock_step_result("kid", {"mocked": 1})
+    instance = lab.finish(workflow.create())
+    assert instance.output == {"mocked": 1}
+    assert instance.step("kid").output == {"mocked": 1}
+    assert children(lab) == []
+    later = lab.revive()
+    assert later.engine.get(instance.id).step("kid").output == {"mocked": 1}
+
+
+@pytest.mark.parametrize("error", [LookupError("no child"), LookupError])
+def test_a_child_that_is_made_to_fail_is_not_made(lab, error):
+    lab.workflow(child, "Child")
+    workflow = lab.workflow(has_child)
+    kit = introspect(workflow)
+    kit.mock_step_error("kid", error)
+    kit.mock_step_result("kid", "after the error")
+    assert lab.finish(workflow.create()).output == f"LookupError: {error if isinstance(error, LookupError) else ''}"
+    assert children(lab) == []
+
+
+def test_a_child_can_be_made_to_time_out(lab):
+    lab.workflow(child, "Child")
+    workflow = lab.workflow(has_child)
+    introspect(workflow).force_step_timeout("kid")
+    assert lab.finish(workflow.create()).output == "StepTimeoutError: step 'kid' was made to time out"
+    assert children(lab) == []
+
+
+def test_a_child_that_failed_as_often_as_it_was_to_is_made_when_its_parent_goes_on(lab):
+    async def run(event, step):
+        return await step.child("kid", "Child"), await step.child("kid", "Child")
+
+    lab.workflow(child, "Child")
+    workflow = lab.workflow(run)
+    kit = introspect(workflow)
+    kit.mock_step_error("kid", LookupError("no child"), times=1)
+    kit.mock_step_result("kid", "mocked", count=2)
+    instance = lab.finish(workflow.create())
+    assert instance.status().error.type == "LookupError"
+    instance.resume()
+    made = eventually(lambda: children(lab))
+    lab.idle()
+    made[0].send_event("go", "real")
+    lab.finish(instance)
+    assert instance.status().error.type == "LookupError"  # the second call fails once, too
+    instance.resume()
+    assert lab.finish(instance).output == ("real", "mocked")
+
+
+def test_a_child_that_is_waited_for_meets_the_rules_of_its_parent(lab):
+    lab.workflow(child, "Child")
+    instance = lab.start(has_child)
+    lab.idle()
+    assert [wait.kind for wait in instance.status().waiting_for] == ["child"]
+    introspect(instance).mock_step_result("kid", "mocked")
+    assert lab.finish(instance).output == "mocked"
+    [made] = children(lab)
+    assert not made.is_finished()  # it goes on by itself
+
+
+def test_a_step_that_waits_for_its_retry_meets_the_rules_of_its_instance(lab):
+    async def run(event, step):
+        return await step.do("s", lambda: 1 / 0, retries={"limit": 1, "delay": "1 hour"})
+
+    instance = lab.start(run)
+    lab.idle()
+    introspect(instance).mock_step_result("s", "mocked")
+    assert lab.finish(instance).output == "mocked"
+    assert [attempt.status for attempt in instance.step("s").attempts] == ["failed", "finished"]
+
+
+# -- events of several instances
+
+
+async def waits_twice(event, step):
+    return [(await step.wait_for_event("ask", "go", timeout="1 hour")).payload for _ in range(event.payload)]
+
+
+def test_mocked_events_of_a_workflow_are_for_each_of_its_instances(lab):
+    workflow = lab.workflow(waits_twice)
+    kit = introspect(workflow)
+    kit.mock_event("go", 1)
+    kit.mock_event("go", 2)
+    first, second = workflow.create(params=2), workflow.create(params=1)
+    assert lab.finish(first).output == [1, 2]
+    assert lab.finish(second).output == [1]
+    third = workflow.create(params=3)
+    lab.idle()
+    introspect(third).mock_event("go", 3)  # it waits for that already
+    assert lab.finish(third).output == [1, 2, 3]
+
+
+def test_mocked_events_are_given_once_also_after_a_restart_from_a_step(lab):
+    async def run(event, step):
+        first = (await step.wait_for_event("ask", "go")).payload
+        await step.do("s", lambda: None)
+        return first, (await step.wait_for_event("ask", "go")).payload
+
+    workflow = lab.workflow(run)
+    kit = introspect(workflow)
+    kit.mock_event("go", 1)
+    kit.mock_event("go", 2)
+    instance = lab.finish(workflow.create())
+    for step in ("s", "ask"):
+        instance.restart(from_step=step)
+        assert lab.finish(instance).output == (1, 2)
+
+
+@pytest.mark.parametrize("number", [0, -1, 1.0, "1", True])
+def test_counts_and_times_that_no_step_has_are_refused(lab, number):
+    kit = introspect(lab.workflow(waits_twice))
+    with pytest.raises(UsageError, match=rf"mock_step_result\('s', count={number!r}\): calls of a step are counted from 1"):
+        kit.mock_step_result("s", 1, count=number)
+    with pytest.raises(UsageError, match=rf"mock_step_error\('s', times={number!r}\): give how many attempts"):
+        kit.mock_step_error("s", ValueError("no"), times=number)
+    with pytest.raises(UsageError, match=rf"force_step_timeout\('s', times={number!r}\): give how many attempts"):
+        kit.force_step_timeout("s", times=number)

@@ -1,5 +1,6 @@
 """Results that are data: artefacts, lazy references, pickles, seen through instances (API.md §2, S17)."""
 
+import functools
 import os
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from nbflow import NotSerialisableError
 from nbflow.core.model import Kind, StepState
 from nbflow.errors import UndecodableError
+from nbflow.testing import introspect
 from nbflow.values.artifacts import ArtifactRef
 from tests.engine.conftest import eventually
 
@@ -234,6 +236,51 @@ def test_a_lazy_step_gives_a_reference_that_later_steps_receive_as_the_value(lab
     assert type(ref) is ArtifactRef
     assert Path(ref.uri).suffix == ".parquet"
     assert ref.load()["a"].sum() == 499_500
+
+
+@pytest.mark.parametrize("concurrent", [False, True])
+def test_a_step_that_depends_on_a_lazy_step_receives_the_value(lab, concurrent):
+    async def run(event, step):
+        @step.do(lazy=True)
+        def big():
+            return np.arange(1_000)
+
+        @step.do(concurrent=concurrent)
+        def plain(big, ctx):
+            return int(big.sum()) + ctx.attempt
+
+        @step.do(concurrent=concurrent)
+        async def asynchronous(big, plain):
+            return int(big.sum()) + plain
+
+        return type(await big()) is ArtifactRef, await plain(), await asynchronous()
+
+    assert lab.output(run) == (True, 499_501, 999_001)
+
+
+def test_references_that_partials_bind_arrive_as_values_those_within_values_stay(lab):
+    def told(a, b, *, c):
+        return [type(each) is ArtifactRef for each in (a, b, c[0])], int(a.sum() + b.sum() + c[0].load().sum())
+
+    async def run(event, step):
+        ref = await step.do("load", lambda: np.arange(10), lazy=True)
+        inner = functools.partial(told, ref)
+        inner.mark = "so that functools does not flatten it"
+        fn = functools.partial(inner, c=[ref])
+        return await step.do("a", fn, ref), await step.do("b", functools.partial(fn, b=ref)), await step.map("m", fn, [ref])
+
+    expected = [False, False, True], 135
+    assert lab.output(run) == (expected, expected, [expected])
+
+
+def test_a_body_that_is_made_to_fail_first_receives_the_values_of_references(lab):
+    async def run(event, step):
+        ref = await step.do("load", lambda: np.arange(10), lazy=True)
+        return await step.do("a", lambda a, b: int(a.sum() + b.sum()), ref, ref)
+
+    workflow = lab.workflow(run)
+    introspect(workflow).mock_step_error("a", ValueError("mocked"), times=1)
+    assert lab.finish(workflow.create()).output == 90
 
 
 def test_a_replay_reads_nothing_of_a_lazy_step_until_load(lab, monkeypatch):

@@ -98,6 +98,27 @@ def test_the_context_tells_the_same_everywhere(bench):
     assert len(found["idempotency_key"]) == 32
 
 
+class Middle:
+    def method(self, a, ctx, b):
+        return a, b, ctx.attempt
+
+    async def __call__(self, a, ctx, b):
+        return a, b, ctx.attempt
+
+
+@pytest.mark.parametrize(
+    ("fn", "args"),
+    [
+        (functools.partial(Middle().method, 1), (2,)),
+        (functools.partial(functools.partial(Middle(), 1), b=2), ()),
+        (functools.partial(functools.partial(Middle().method), b=2), (1,)),
+        (functools.update_wrapper(functools.partial(lambda a, ctx, /, b: (a, b, ctx.attempt), 1), print), (2,)),
+    ],
+)
+def test_partials_get_the_context_where_their_function_has_it(bench, fn, args):
+    assert bench.output(fn, *args) == (1, 2, 1)
+
+
 def test_an_array_over_1_mib_is_stored_once_and_whole(bench):
     def table():
         import numpy as np
@@ -116,6 +137,25 @@ def test_a_reference_given_as_an_argument_arrives_as_its_value(bench):
         return await step.do("count", len, reference, on=bench.on)
 
     assert bench.wait(bench.start(run)).output == 500_000
+
+
+def test_references_that_partials_bind_and_dependencies_arrive_as_values(bench):
+    def both(a, ctx, b, *, c):
+        return len(a) + len(b) + len(c) + ctx.attempt
+
+    async def run(event, step):
+        @step.do(on=bench.on, lazy=True)
+        def make():
+            return ["x"] * 500_000
+
+        @step.do(on=bench.on)
+        def count(make, ctx):
+            return len(make) + ctx.attempt
+
+        ref = await make()
+        return await count(), await step.do("both", functools.partial(both, ref, c=ref), ref, on=bench.on)
+
+    assert bench.wait(bench.start(run)).output == (500_001, 1_500_001)
 
 
 @functools.cache

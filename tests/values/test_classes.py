@@ -8,7 +8,7 @@ import msgspec
 import pydantic
 import pytest
 
-from nbflow.errors import UndecodableError
+from nbflow.errors import NotSerialisableError, UndecodableError
 from nbflow.values.codec import decode, encode
 from tests.values import shapes
 
@@ -80,6 +80,51 @@ def test_a_gone_enum_member_and_named_tuple_field(main):
         decode(member, None)
     assert caught.value.needs == "member C.B"
     assert decode(point, None) == names["P"](2, 3)
+
+
+GENERIC = "import typing, msgspec, pydantic\nT = typing.TypeVar('T')\n"
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "@dataclass\nclass Box(typing.Generic[T]):\n    v: T",
+        "@dataclass(frozen=True)\nclass Box(typing.Generic[T]):\n    v: T",
+        "@dataclass(slots=True)\nclass Box(typing.Generic[T]):\n    v: T",
+        "@pydantic.dataclasses.dataclass\nclass Box(typing.Generic[T]):\n    v: T",
+        "@dataclass\nclass Box:\n    v: object\n    __class_getitem__ = classmethod(type(list[int]))",
+        "class Box(msgspec.Struct, typing.Generic[T], dict=True):\n    v: T",
+        "class Box(typing.NamedTuple, typing.Generic[T]):\n    v: T",
+        "class Pair(typing.NamedTuple, typing.Generic[T]):\n    v: T\nclass Box(Pair[T]): pass",
+    ],
+)
+def test_instances_that_are_made_by_a_parametrised_generic_class_are_of_the_class(main, cell):
+    names = main(GENERIC + cell)
+    value = names["Box"][int](3)
+    back = decode(encode(value, None).data, None)
+    assert type(back) is names["Box"]
+    assert back == value
+    assert encode(value, None).data == encode(names["Box"](3), None).data
+
+
+def test_an_attribute_beside_the_fields_of_a_generic_class_is_refused(main):
+    value = main(GENERIC + "@dataclass\nclass Box(typing.Generic[T]):\n    v: T")["Box"][int](3)
+    value.more = 1
+    with pytest.raises(NotSerialisableError, match="it has attributes besides its fields: 'more'; make them fields"):
+        encode(value, None)
+
+
+def test_a_generic_model_that_has_no_name_is_refused_with_what_helps(main):
+    names = main(GENERIC + "class Page(pydantic.BaseModel, typing.Generic[T]):\n    v: T\ndef make(): return Page[int](v=3)")
+    with pytest.raises(NotSerialisableError) as caught:
+        encode([names["make"]()], None)
+    says, _, code = str(caught.value).partition("use that: ")
+    assert says.startswith("cannot store a 'Page[int]' at $[0]: its class Page[int] is made by pydantic where it is used")
+    names = main(f"{code.strip('`')}\nvalue = MyModel(v=3)")
+    back = decode(encode(names["value"], None).data, None)
+    assert type(back) is names["MyModel"]
+    assert back == names["value"]
+    assert decode(encode(names["Page"](v=3), None).data, None) == names["Page"](v=3)
 
 
 @pytest.mark.parametrize("options", ["", "(slots=True)", "(frozen=True)"])

@@ -101,8 +101,8 @@ class RemoteAttempt:
     def pack(self) -> bytes:
         """The request, as bytes; UsageError names what cannot go."""
         body = self.body
-        args = with_values(body.args) if self._blind else body.args
-        code, arguments = pack(body.fn, args, str(body.key))
+        fn, args = with_values(body.fn, body.args) if self._blind else (body.fn, body.args)
+        code, arguments = pack(fn, args, str(body.key))
         files = body.live.files
         root, mark = self.engine.executors.root()
         context = {name: value for name, value in self._context.items() if name != "step" and not name.startswith("_")}
@@ -182,7 +182,11 @@ class RemoteAttempt:
         """Run the body in the calling thread, for executors whose workers are threads of this process."""
         self.begun()
         body = self.body
-        outcome = call_in(body.context.copy(), lambda: result(bind(body.fn, with_values(body.args), lambda: self._context)))
+
+        def run() -> Any:
+            return result(bind(*with_values(body.fn, body.args), lambda: self._context))
+
+        outcome = call_in(body.context.copy(), run)
         self._post(self._ended, outcome, None)
 
     def _post(self, act: Any, *args: Any) -> None:

@@ -21,6 +21,7 @@ import msgspec
 from nbflow import ids
 from nbflow.engine.context import StepContext, StepName, bind
 from nbflow.engine.executors import report
+from nbflow.engine.outputs import with_values
 from nbflow.errors import NotSerialisableError, UndecodableError
 from nbflow.values import codec, elsewhere, failures
 from nbflow.values.artifacts import ArtifactRef
@@ -161,12 +162,12 @@ class Errand:
         order = self.order
         fn, (before, keywords, args) = _unpacked(order.fn, "body"), _unpacked(order.args, "arguments")
         root, relative, mark, url = order.folder
-        references = [arg for arg in args if type(arg) is ArtifactRef]
+        references = [arg for arg in (*before, *keywords.values(), *args) if type(arg) is ArtifactRef]
         if any(arg.files is not None and not sees(str(arg.files.root), mark) for arg in references):
             return Reply("blind")
-        args = tuple(arg.load() if type(arg) is ArtifactRef else arg for arg in args)
         if before or keywords:
             fn = functools.partial(fn, *before, **keywords)
+        fn, args = with_values(fn, args)
         report.wire_bars()  # what the body needs is loaded now
         value = result(bind(fn, args, self._context))
         if order.as_is:

@@ -1,26 +1,19 @@
 """The public kit for testing workflows."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from nbflow import ids
 from nbflow.clock import Follower, SystemClock, pause
 from nbflow.core import names
 from nbflow.core.durations import duration
-from nbflow.core.model import ENDED, ErrorInfo, InstanceStatus, Kind, Status, StepKey, StepState, StepType
-from nbflow.engine.activation import Activation
-from nbflow.engine.calls import Call, StepCall
-from nbflow.engine.functions import Options
+from nbflow.core.model import ENDED, ErrorInfo, InstanceStatus, Status, StepState
 from nbflow.engine.instance import WorkflowInstance
 from nbflow.engine.live import LiveInstance
-from nbflow.engine.outputs import body_of
 from nbflow.engine.registry import Workflow
-from nbflow.engine.step import WorkflowStep, place_here
-from nbflow.engine.waits import Asked
-from nbflow.errors import NotFoundError, StepTimeoutError, UsageError, WaitTimeoutError, listed
+from nbflow.errors import NotFoundError, UsageError, WaitTimeoutError, listed
 from nbflow.store.views import StepView
+from nbflow.testing.mocks import Kit, Rules
 from nbflow.values import codec
 
 PATIENCE = 30.0  # real seconds that an engine may take to become idle
@@ -95,38 +88,6 @@ class ManualClock:
             pause(0.0005)
 
 
-@dataclass
-class _Rules:
-    """What a test wants instead of the real thing."""
-
-    sleeps: bool = True
-    retry_delays: bool = True
-    results: dict[tuple[str, int], Any] = field(default_factory=dict)
-    errors: dict[str, tuple[BaseException, int | None]] = field(default_factory=dict)
-    timeouts: dict[str, int | None] = field(default_factory=dict)
-    events: dict[str, list[Any]] = field(default_factory=dict)
-    event_timeouts: set[str] = field(default_factory=set)
-
-
-class _Kit:
-    """Makes the `step` of a workflow's activations; all who look into the workflow, or into one instance, share it."""
-
-    def __init__(self) -> None:
-        self._known: list[tuple[int | None, _Rules]] = []
-
-    def __call__(self, activation: Activation) -> WorkflowStep:
-        return MockedStep(activation, self)
-
-    def add(self, created_seq: int | None, rules: _Rules) -> None:
-        """Let rules hold for one instance, or for all."""
-        self._known.append((created_seq, rules))
-
-    def rules(self, created_seq: int) -> list[_Rules]:
-        """Those that hold for an instance, its own first, then the newest."""
-        holding = [(whose is None, rules) for whose, rules in reversed(self._known) if whose in (None, created_seq)]
-        return [rules for _, rules in sorted(holding, key=lambda each: each[0])]
-
-
 class Introspection:
     """Says what a workflow, or one instance of it, meets in a test, and what became of it.
 
@@ -138,13 +99,13 @@ class Introspection:
         if not isinstance(target, Workflow | WorkflowInstance):
             msg = f"introspect() got {target!r}; give what engine.register() or workflow.create() gave"
             raise UsageError(msg)
-        self._rules = _Rules()
+        self._rules = Rules()
         self._instance = target if isinstance(target, WorkflowInstance) else None
         workflow = target if isinstance(target, Workflow) else target.engine.workflow(target.workflow_name)
         self._workflow = workflow
         kit = workflow.make_step
-        if not isinstance(kit, _Kit):
-            kit = workflow.make_step = _Kit()
+        if not isinstance(kit, Kit):
+            kit = workflow.make_step = Kit()
         kit.add(None if self._instance is None else self._instance.created_seq, self._rules)
         self._apply_now()
 
@@ -180,29 +141,51 @@ class Introspection:
     def mock_step_result(self, name: str, value: Any, count: int = 1) -> None:
         """Let the count-th step of that name give *value*; its body does not run. Of a map: the list of results.
 
+        Of a child: its output, and no child is made.
+
         Raises:
+            UsageError: *count* is no number from 1.
             NotSerialisableError: no step can give that value (S31).
         """
+        if type(count) is not int or count < 1:
+            msg = f"mock_step_result({name!r}, count={count!r}): calls of a step are counted from 1; give which one is meant"
+            raise UsageError(msg)
         self._refuse_unstorable(value)
         self._rules.results[name, count] = value
+        self._meet_now(name)
 
     def mock_step_error(self, name: str, error: BaseException, times: int | None = None) -> None:
         """Let attempts of steps of that name fail: the first *times* of each step, or all; then a mocked result counts.
 
+        A child of that name is not made; `run` gets this very error.
+
         Raises:
-            UsageError: *error* is none.
+            UsageError: *error* is none, or *times* is no number from 1.
         """
+        _check_times("mock_step_error", name, times)
         if not isinstance(error, BaseException) and not (isinstance(error, type) and issubclass(error, BaseException)):
             msg = f"mock_step_error({name!r}, {error!r}): give an exception, such as ValueError({str(error)!r})"
             raise UsageError(msg)
-        self._rules.errors[name] = (error, times)
+        self._rules.errors[name] = (error() if isinstance(error, type) else error, times)
+        self._meet_now(name)
 
     def force_step_timeout(self, name: str, times: int | None = None) -> None:
-        """Let attempts of steps of that name time out: the first *times* of each step, or all."""
+        """Let attempts of steps of that name time out, children too: the first *times* of each step, or all.
+
+        Raises:
+            UsageError: *times* is no number from 1.
+        """
+        _check_times("force_step_timeout", name, times)
         self._rules.timeouts[name] = times
+        self._meet_now(name)
+
+    def _meet_now(self, name: str) -> None:
+        """An instance that waits for a step of that name, or to retry it, is replayed."""
+        if self._instance is not None and any(wait.name == name for wait in self._instance.view().waiting_for):
+            self._apply_now()
 
     def mock_event(self, type: str, payload: Any = None) -> None:  # noqa: A002 - the contract's name
-        """Let the next wait for that type receive *payload*; once for each call.
+        """Let the next wait for that type receive *payload*, of a workflow: of each instance; once for each call.
 
         Raises:
             UsageError: no event can have that type (S34).
@@ -210,10 +193,10 @@ class Introspection:
         """
         names.event_type(type)
         self._refuse_unstorable(payload)
-        self._rules.events.setdefault(type, []).append(payload)
         if self._instance is not None and any(wait.event_type == type for wait in self._instance.view().waits):
-            self._rules.events[type].pop()
             self._instance.send_event(type, payload, by="mock")
+        else:
+            self._rules.events.setdefault(type, []).append(payload)
 
     def _refuse_unstorable(self, value: Any) -> None:
         codec.encode(value, None, allow_pickle=self._workflow.engine.allow_pickle, with_preview=False)
@@ -292,90 +275,10 @@ def introspect(target: Workflow | WorkflowInstance) -> Introspection:
     return Introspection(target)
 
 
-class MockedStep(WorkflowStep):
-    """`step` with a test's rules in front."""
-
-    def __init__(self, activation: Activation, kit: _Kit) -> None:
-        super().__init__(activation)
-        self._kit = kit
-        self._hurry()
-
-    def _hurry(self) -> None:
-        self._activation.live.patient = all(rules.retry_delays for rules in self._rules)
-
-    @property
-    def _rules(self) -> list[_Rules]:
-        return self._kit.rules(self._activation.live.created_seq)
-
-    def _failing(self, name: str) -> tuple[BaseException, int | None] | None:
-        for rules in self._rules:
-            if name in rules.timeouts:
-                return StepTimeoutError(f"step {name!r} was made to time out"), rules.timeouts[name]
-            if name in rules.errors:
-                return rules.errors[name]
-        return None
-
-    def _mocked(self, kind: StepType, name: str) -> tuple[Any] | None:
-        """The result that the next call of that name is to give, if any."""
-        count = self._activation.counts[kind, name, place_here()] + 1
-        return next(((rules.results[name, count],) for rules in self._rules if (name, count) in rules.results), None)
-
-    def _do(self, name: str, fn: Callable[..., Any], args: tuple[Any, ...], options: Options) -> StepCall:
-        self._hurry()
-        if (mocked := self._mocked(StepType.DO, name)) is not None:
-            fn, args = (lambda: mocked[0]), ()
-        if (failing := self._failing(name)) is not None:
-            fn, args = _failing(fn, args, *failing), ()
-        return super()._do(name, fn, args, options)
-
-    def map(self, name: str, fn: Callable[..., Any], items: Any, **options: Any) -> Any:
-        """Fan out, meeting mocked results and errors."""
-        self._hurry()
-        if (mocked := self._mocked(StepType.MAP, name)) is not None:
-            items, fn = list(mocked[0]), (lambda value: value)
-            options.pop("key", None)
-        if (failing := self._failing(name)) is not None:
-            fn = _failing(fn, (), *failing)
-        return super().map(name, fn, items, **options)
-
-    def _sleep_on(self, call: Call, until: datetime) -> None:
-        now = self._activation.engine.clock.now()
-        super()._sleep_on(call, until if all(rules.sleeps for rules in self._rules) else min(until, now))
-
-    def wait_for_event(
-        self, name: str, event_type: Any, timeout: Any = "24 hours", *, schema: Any = None, prompt: str | None = None
-    ) -> Any:
-        """Wait, meeting mocked events and forced timeouts."""
-        key = StepKey(StepType.WAIT, name, self._activation.counts[StepType.WAIT, name, None] + 1)
-        known = key in self._activation.live.history.steps
-        kind = event_type.get("type", "") if isinstance(event_type, dict) else event_type
-        mocked = next((rules.events[kind] for rules in self._rules if rules.events.get(kind)), None)
-        if mocked and not known:
-            self._send(kind, mocked.pop(0))
-        forced = any(name in rules.event_timeouts for rules in self._rules)
-        return super().wait_for_event(name, event_type, 0 if forced else timeout, schema=schema, prompt=prompt)
-
-    def _wait_on(self, call: Call, asked: Asked, due: datetime, since: datetime) -> None:
-        now = self._activation.engine.clock.now()
-        forced = any(call.key.name in rules.event_timeouts for rules in self._rules)
-        super()._wait_on(call, asked, min(due, now) if forced else due, since)
-
-    def _send(self, kind: str, payload: Any) -> None:
-        live = self._activation.live
-        encoded = codec.encode(payload, live.files)
-        body = {"event_id": ids.new_uid(), "type": kind, "by": "mock"} | body_of(encoded)
-        live.record(Kind.EVENT, None, body, encoded.data, acked=live.notify)
-
-
-def _failing(fn: Callable[..., Any], args: tuple[Any, ...], error: BaseException, times: int | None) -> Callable[..., Any]:
-    from nbflow.engine.context import bind
-
-    def body(*items: Any, ctx: Any) -> Any:
-        if times is None or ctx.attempt <= times:
-            raise error
-        return bind(fn, (*args, *items), lambda: ctx)()
-
-    return body
+def _check_times(what: str, name: str, times: int | None) -> None:
+    if times is not None and (type(times) is not int or times < 1):
+        msg = f"{what}({name!r}, times={times!r}): give how many attempts of each step fail, from 1, or None for all"
+        raise UsageError(msg)
 
 
 def _until(reached: Callable[[], Any], what: str, timeout: float) -> Any:
