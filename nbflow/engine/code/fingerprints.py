@@ -19,9 +19,9 @@ from nbflow.engine.code.objects import (
     NESTED,
     args_of,
     content_of,
+    followed,
     func_of,
     is_class,
-    is_code,
     is_container,
     is_partial,
     keywords_of,
@@ -57,10 +57,17 @@ class _Known:
         for namespace, name, kind in self.kinds:
             if type(namespace.get(name)) is not kind:
                 return False
-        return not self.snapshots or all(
-            len(held) == len(container) and all(a is b for a, b in zip(held, members(container)))
-            for container, held in self.snapshots
-        )
+        for container, held, code in self.snapshots:
+            now = members(container)
+            if not _same(held, now):  # a list that bodies append to holds more data each time, which changes nothing
+                if not _same(code, followed(now)):
+                    return False
+                held[:] = now
+        return True
+
+
+def _same(one: list[Any], other: list[Any]) -> bool:
+    return len(one) == len(other) and all(a is b for a, b in zip(one, other))
 
 
 _known: dict[object, _Known] = {}
@@ -109,7 +116,7 @@ class _Shape:
             return []
         self._nested += 1
         self._seen[id(container)] = len(self._seen)
-        return [each for each in members(container) if is_code(each) or is_container(each)]
+        return followed(members(container))
 
     def _before(self, name: str) -> int:
         return int(self.constants.get(name, "0"), 16)
