@@ -34,7 +34,7 @@ class Cells:
 
 
 def parts(fn, *args) -> dict[str, str]:
-    found, bound = of_callable(fn, args)
+    found, bound, _ = of_callable(fn, args)
     assert found is not None
     return {part.label: part.hash for part in found.parts} | {f"{name}=": value for name, value in bound.items()}
 

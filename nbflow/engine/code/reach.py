@@ -81,6 +81,15 @@ class Reach:
         self.visit(value, label_of(value, "arguments"), bound=True)
         self._walk()
 
+    def methods(self, cls: type) -> list[FunctionType]:
+        """Walk from the methods of a workflow, inherited ones too; gives them."""
+        own = [base for base in mro_of(cls) if base is not WorkflowEntrypoint and owns_class(base)]
+        functions = [each for base in own for value in dict_of(base).values() for each in _functions_of(value)]
+        for each in functions:
+            self._function(each, name_of(cls), bound=True, owner=cls)
+        self._walk()
+        return functions
+
     def _walk(self) -> None:
         """Visit what globals hold; not by recursion, for a chain of helpers may be long."""
         while self._ahead and len(self.parts) < _MOST:
