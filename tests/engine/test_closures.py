@@ -28,26 +28,26 @@ def flow(run: str, above: str = "", members: str = "") -> str:
     )
 
 
-def register(lab, text):
+def register(lab, text, module="__main__"):
     cells = Cells()
-    cells.names["now"] = now
+    cells.names |= {"now": now, "__name__": module}
     cells.run(text)
     workflow = lab.engine.register(cells.names["Flow"], "W", source=text)
     lab.idle()
     return workflow
 
 
-def recorded(lab, text):
+def recorded(lab, text, module="__main__"):
     """An instance that has run this code until it waits."""
-    instance = register(lab, text).create(None, PAYLOAD)
+    instance = register(lab, text, module).create(None, PAYLOAD)
     lab.idle()
     assert instance.status().status == "waiting", instance.steps
     return instance
 
 
-def stale_in(lab, instance, text):
+def stale_in(lab, instance, text, module="__main__"):
     """What is stale in a new kernel that runs this code, with why."""
-    register(lab, text)
+    register(lab, text, module)
     found = lab.engine.get(instance.id)
     changes = {step.name: step.stale_why for step in found.code_changes().stale}
     assert {step.name: step.stale_why for step in found.steps if step.stale} == changes
@@ -200,6 +200,37 @@ def test_coroutines_and_methods_that_run_awaits_have_constants_and_data_as_run_h
     ]:
         lab = lab.revive()
         assert stale_in(lab, instance, text(size, model)) == ({"s": expected} if expected else {})
+
+
+def test_workflows_of_installed_modules_have_constants_and_data_too(lab):
+    text = flow("started, size = now(), 512\nawait step.do('s', lambda: [started, size])")
+    instance = recorded(lab, text, "json")
+    same = lab.revive()
+    assert stale_in(same, instance, text, "json") == {}
+    edited = same.revive()
+    assert stale_in(edited, instance, text.replace("512", "513"), "json").keys() == {"s"}
+
+
+def test_an_inherited_run_has_constants_and_data(lab):
+    text = flow("started, size = now(), 512\nawait step.do('s', lambda: [started, size])").replace("Flow(", "Base(")
+    text += "class Flow(Base):\n    pass\n"
+    instance = recorded(lab, text)
+    same = lab.revive()
+    assert stale_in(same, instance, text) == {}
+    edited = same.revive()
+    assert stale_in(edited, instance, text.replace("512", "513")) == {"s": ("size changed",)}
+
+
+@pytest.mark.parametrize("wraps", ["", "    @functools.wraps(fn)\n"])
+def test_a_decorated_run_has_constants_and_data(lab, wraps):
+    above = f"import functools\ndef traced(fn):\n{wraps}    async def call(*args): return await fn(*args)\n    return call"
+    text = flow("started, size = now(), 512\nawait step.do('s', lambda: [started, size])", above)
+    text = text.replace("    async def run(", "    @traced\n    async def run(")
+    instance = recorded(lab, text)
+    same = lab.revive()
+    assert stale_in(same, instance, text) == {}
+    edited = same.revive()
+    assert stale_in(edited, instance, text.replace("512", "513")) == {"s": ("size changed",)}
 
 
 def test_variables_of_factories_in_the_notebook_count_whoever_wrote_them(lab):

@@ -16,7 +16,6 @@ from nbflow.engine.code.objects import codes_of, dict_of, is_class, mro_of, own_
 from nbflow.engine.code.reach import Reach
 from nbflow.engine.code.relied import Relied
 from nbflow.engine.entrypoint import WorkflowEntrypoint
-from nbflow.values.own import owns_class, owns_function
 
 _KEPT = 256  # workflow classes
 _ASYNC = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
@@ -64,7 +63,7 @@ class _Look:
         self.written: set[str] = set()
         framed = set(map(id, methods))
         for each in self.relied.alive:
-            if type(each) is FunctionType and owns_function(each):
+            if type(each) is FunctionType:
                 self._enter(each.__code__, frozenset(), framed=id(each) in framed)
                 for code in codes_of(each.__code__):
                     self._write(_constants(code))
@@ -72,7 +71,7 @@ class _Look:
         self._write_small(value for _, _, value in self.relied.bindings)
         classes: list[Any] = [each for each in self.relied.alive if is_class(each)]  # those that functions reach
         for each in (*mro_of(cls), *classes):
-            if each is not WorkflowEntrypoint and owns_class(each):
+            if each is not WorkflowEntrypoint and each is not object:
                 self._write_small(_fields(each))
 
     def _enter(self, code: CodeType, outer: frozenset[str], *, framed: bool) -> None:

@@ -82,9 +82,9 @@ class Reach:
         self._walk()
 
     def methods(self, cls: type) -> list[FunctionType]:
-        """Walk from the methods of a workflow, inherited ones too; gives them."""
-        own = [base for base in mro_of(cls) if base is not WorkflowEntrypoint and owns_class(base)]
-        functions = [each for base in own for value in dict_of(base).values() for each in _functions_of(value)]
+        """Walk from the methods of a workflow, inherited and installed ones too; gives them."""
+        classes = [base for base in mro_of(cls) if base is not WorkflowEntrypoint and base is not object]
+        functions = [each for base in classes for value in dict_of(base).values() for each in _functions_of(value)]
         for each in functions:
             self._function(each, name_of(cls), bound=True, owner=cls)
         self._walk()
