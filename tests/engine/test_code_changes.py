@@ -9,6 +9,7 @@ from nbflow.core.model import Kind, StepKey, StepType
 from nbflow.errors import StoreLockedError
 from nbflow.store import segments
 from tests.engine.conftest import eventually, kinds, revive
+from tests.engine.test_fingerprints import Cells
 
 SIZE = 1
 
@@ -320,3 +321,27 @@ def test_one_run_of_a_changed_cell_does_nothing_twice_where_that_fails_at_once(l
     opened.start()
     lab.idle()
     assert done == ["body", "undo"] * 2
+
+
+@pytest.mark.parametrize("noted", ["('body', x)", "{'x': ('body', x)}", "body"])
+def test_the_same_cell_run_again_is_the_same_code_although_bodies_noted_something_in_the_notebook(lab, noted):
+    cells = Cells()
+    cells.run(
+        f"from nbflow import WorkflowEntrypoint\nlog = []\ndef body(x):\n    log.append({noted})\n    return x\n"
+        f"def bad(x):\n    log.append({noted})\n    raise ValueError(x)"
+    )
+    cell = """
+class Flow(WorkflowEntrypoint):
+    async def run(self, event, step):
+        await step.do("load", body, 1)
+        await step.do("fail", bad, 2, retries={"limit": 3, "delay": "1 hour"})
+"""
+    cells.run(cell)
+    instance = lab.engine.register(cells.names["Flow"], "W", source=cell).create()
+    lab.idle()
+    cells.run(cell)
+    lab.engine.register(cells.names["Flow"], "W", source=cell)
+    lab.idle()
+    assert len(cells.names["log"]) == 2
+    assert len(instance.step("fail").attempts) == 1  # its delay goes on (S58)
+    assert instance.view().stale_steps == ()

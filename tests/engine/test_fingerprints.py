@@ -34,7 +34,7 @@ class Cells:
 
 
 def parts(fn, *args) -> dict[str, str]:
-    found, bound = of_callable(fn, args)
+    found, bound, _ = of_callable(fn, args)
     assert found is not None
     return {part.label: part.hash for part in found.parts} | {f"{name}=": value for name, value in bound.items()}
 
@@ -265,13 +265,70 @@ def test_of_data_that_is_nested_without_end_a_little_is_looked_at_and_the_rest_o
 
 def test_functions_in_small_containers_count():
     text = "def load(): return 1\nSTEPS = {'load': [load, (lambda: 5)]}\ndef body(): return STEPS['load'][0]()"
-    assert why(text, text.replace("return 1", "return 2")) != ()
-    assert why(text, text.replace("lambda: 5", "lambda: 6")) != ()
+    assert why(text, text.replace("return 1", "return 2")) == ("load",)
+    assert why(text, text.replace("lambda: 5", "lambda: 6")) == ("STEPS",)
     cells = Cells()
     cells.run(text)
     before = cells.parts()
     cells.names["STEPS"]["load"][0] = len
     assert cells.parts() != before
+
+
+@pytest.mark.parametrize("held", ["1", "('a', 1)", "(('a', 1), [(2,)])", "[('a', 1)]", "{'a': (1,)}", "()", "load"])
+@pytest.mark.parametrize(
+    "put", ["DATA.append({})", "DATA[0] = {}", "DATA[:] = [{}] * 40", "TABLE['k'] = {}", "TABLE['d'] = [{}]"]
+)
+def test_what_bodies_put_into_lists_and_dicts_is_data(put, held):
+    text = (
+        "def load(): return load\nDATA = [('b', 2)]\nTABLE = {'k': (5,)}\ndef note():\n    PUT\n    return load\n"
+        "def make(data, table):\n    def body(): return note(), data, table\n    return body\nbody = make(DATA, TABLE)"
+    )
+    cells = Cells()
+    cells.run(text.replace("PUT", put.format(held)))
+    before = cells.parts()
+    for _ in range(3):
+        cells.names["body"]()
+        assert cells.parts() == before
+    cells.run("def load(): return 5")
+    assert changed_names(before, cells.parts()) >= {"load"}
+
+
+def test_tuples_of_constants_count_where_they_are_read_and_not_in_what_holds_data():
+    body = "def body(): return VALUE"
+    for one, other in [
+        ("[(1, 1)]", "[(1, 2)]"),
+        ("{'a': ('x',)}", "{'a': ('y',)}"),
+        ("{(1,)}", "{(2,)}"),
+        ("[len, (1,)]", "[len, (2,)]"),
+        ("(len, (1,))", "(len, (2,))"),
+        ("[[((1,),)]]", "[[((2,),)]]"),
+    ]:
+        assert why(f"VALUE = {one}\n{body}", f"VALUE = {other}\n{body}") == ()
+    assert why(f"VALUE = (1, (2,))\n{body}", f"VALUE = (1, (3,))\n{body}") == ("VALUE",)
+    cells = Cells()
+    cells.run("def one(x): return x\ndef make(x):\n    def body(): return x\n    return body")
+    for form in ("lambda x=VALUE: x", "functools.partial(one, VALUE)", "make(VALUE)"):
+        texts = [f"VALUE = {held}\nbody = {form}" for held in ("(1, 2)", "(1, 3)", "[(1, 2)]", "[(1, 3)]")]
+        found = [cells.run(text) and cells.parts() for text in texts]
+        assert found[0] != found[1]
+        assert found[2] == found[3]
+    table = "def load(): return 1\nSTEPS = [('load', 1, (load, 'a'))]\ndef body(): return STEPS"
+    assert why(table, table.replace("return 1", "return 2")) == ("load",)
+    assert why(table, table.replace("'load', 1", "'read', 2")) == ()
+
+
+def test_data_that_grows_is_looked_over_once_and_what_it_holds_of_code_each_time(monkeypatch):
+    walks = []
+    monkeypatch.setattr("nbflow.engine.code.fingerprints.Reach", lambda: walks.append(1) or Reach())
+    cells = Cells()
+    cells.run("def load(): return 1\nDATA = []\ndef body(): return DATA")
+    before = cells.parts()
+    for n in range(100):
+        cells.names["DATA"].append(("row", n))
+        assert cells.parts() == before
+    assert len(walks) == 1
+    cells.names["DATA"][3:] = [cells.names["load"]]
+    assert changed_names(before, cells.parts()) == {"load"}
 
 
 def test_functions_among_the_arguments_count():

@@ -12,6 +12,7 @@ from nbflow.core.model import ENDED, Status, StepKey, StepState, StepType
 from nbflow.core.parts import BODY, UNKNOWN, Fingerprint, Part, changed, difference, parts_of
 from nbflow.engine.code.content import Contents
 from nbflow.engine.code.fingerprints import of_callable
+from nbflow.engine.code.frames import Frames
 from nbflow.errors import NbflowError
 
 if TYPE_CHECKING:
@@ -28,12 +29,16 @@ _pause = threading.Event().wait
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """What a call gives a step to run, as far as it can be told: code, constants bound to it, arguments, changed items."""
+    """What a call gives a step to run, as far as it can be told: code, constants bound to it, arguments, changed items.
+
+    Of the names in *open* it is not known whether they are constants or data of `run`.
+    """
 
     fingerprint: Fingerprint | None
     bound: dict[str, str]
     args_hash: str | None
     items: tuple[str, ...] = ()
+    open: frozenset[str] = frozenset()
 
     def marks(self) -> dict[str, Any]:
         """What the entries of the step say of it."""
@@ -54,7 +59,16 @@ class Present:
 
     def _code_differs(self, recorded: Mapping[str, Any]) -> bool:
         present, known = self.fingerprint, recorded.get("code_hash")
-        return present is not None and bool(known) and (known != present.hash or recorded.get("bound", {}) != self.bound)
+        return present is not None and bool(known) and (known != present.hash or bool(self._other_constants(recorded)))
+
+    def _other_constants(self, recorded: Mapping[str, Any]) -> list[str]:
+        """The names of what is bound to it by another value; what may be data counts only where both say it."""
+        bound, now = recorded.get("bound", {}), self.bound
+        return [
+            name
+            for name in ({**bound, **now} if bound != now else ())
+            if bound.get(name) != now.get(name) and (name not in self.open or (name in bound and name in now))
+        ]
 
     def against(self, recorded: Mapping[str, Any]) -> Mapping[str, Any]:
         """What was recorded, with the code that differs: some items of a map may have ended under other code than the rest."""
@@ -71,8 +85,7 @@ class Present:
         if self.fingerprint is not None and recorded.get("code_hash"):
             if recorded["code_hash"] != self.fingerprint.hash:
                 labels += changed(old, self.parts) or [UNKNOWN]
-            bound = recorded.get("bound", {})
-            labels += [name for name in {**bound, **self.bound} if bound.get(name) != self.bound.get(name)]
+            labels += self._other_constants(recorded)
         if self._args_differ(recorded):
             labels.append(ARGUMENTS)
         labels += [f"item {key!r}" for key in self.items]
@@ -98,16 +111,19 @@ class Codes:
     def __init__(self, live: "LiveInstance") -> None:
         self._live, self._engine = live, live.engine
         self._contents = Contents()
+        self._frames: Frames | None = None
         self._recorded_calls = 0
 
     def begin(self) -> None:
         """Another activation begins: what is stale shows as its calls are made."""
         self._engine.registry.stale.pop(self._live.created_seq, None)
         self._contents = Contents()
+        workflow = self._live.workflow
+        self._frames = None if workflow is None else Frames(workflow.cls)  # another class may be registered meanwhile
 
     def marks(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> dict[str, Any]:
         """What entries of an attempt of *fn* say of its code; the sources go to the journal before them."""
-        fingerprint, bound = of_callable(fn, args)
+        fingerprint, bound, _ = of_callable(fn, args, self._frames)
         if fingerprint is not None and fingerprint.hash not in self._engine.registry.kept:
             keep(self._engine, fingerprint)
         if fingerprint is not None and not bound and not args:  # nearly every step, and each pays for what is done here
@@ -126,7 +142,7 @@ class Codes:
             items = list(dict.fromkeys([*items, *edited]))[:_SHOWN]
         # A thousand of these are looked at before the first new body runs.
         if not args and not items and "args_hash" not in record.body and "served" not in record.body:
-            fingerprint, bound = of_callable(fn, args)
+            fingerprint, bound, _ = of_callable(fn, args, self._frames)
             if fingerprint is not None and (fingerprint.hash, bound) == (
                 record.body["code_hash"],
                 record.body.get("bound", {}),
@@ -169,12 +185,12 @@ class Codes:
         return body
 
     def _present(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Present:
-        fingerprint, bound = of_callable(fn, args)
+        fingerprint, bound, open_ = of_callable(fn, args, self._frames)
         try:
             args_hash = self._contents.of(args) if args else None
         except BaseException:  # noqa: BLE001 - an object of the user's that raises when it is looked at: nothing is said of it
             args_hash = None
-        return Present(fingerprint, bound, args_hash)
+        return Present(fingerprint, bound, args_hash, open=open_)
 
     @property
     def stale(self) -> tuple[StepKey, ...]:

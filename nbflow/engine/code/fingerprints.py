@@ -7,11 +7,12 @@ names that the walk relied on mean the same. Constants in closures, defaults and
 
 import logging
 import zlib
-from types import BuiltinFunctionType, FunctionType, MethodType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
 from typing import Any
 
 from nbflow.core.parts import Fingerprint, fingerprint
 from nbflow.engine.code.constants import is_small, token
+from nbflow.engine.code.frames import DATA, WRITTEN, Frames
 from nbflow.engine.code.objects import (
     CACHED,
     FEW,
@@ -19,9 +20,9 @@ from nbflow.engine.code.objects import (
     NESTED,
     args_of,
     content_of,
+    followed,
     func_of,
     is_class,
-    is_code,
     is_container,
     is_partial,
     keywords_of,
@@ -31,36 +32,25 @@ from nbflow.engine.code.objects import (
     reads,
 )
 from nbflow.engine.code.reach import Reach
+from nbflow.engine.code.relied import Relied
 
 _KEPT = 2_000
+_CONSTANT = "constant"
 _PASSED = frozenset(map(id, (FunctionType, MethodType, CACHED)))
 _NO_CONSTANTS: dict[str, str] = {}
+_NONE_OPEN: frozenset[str] = frozenset()
 
 log = logging.getLogger("nbflow")
 
 
-class _Known:
+class _Known(Relied):
     """A fingerprint and what it relies on."""
 
-    __slots__ = ("alive", "bindings", "fingerprint", "kinds", "snapshots")
+    __slots__ = ("fingerprint",)
 
     def __init__(self, reach: Reach, alive: list[object]) -> None:
+        super().__init__(reach, alive)
         self.fingerprint = fingerprint(reach.parts)
-        self.bindings, self.kinds, self.snapshots = reach.bindings, reach.kinds, reach.snapshots
-        self.alive = alive + reach.alive
-
-    def holds(self) -> bool:
-        """Whether every name still means what it meant."""
-        for namespace, name, value in self.bindings:
-            if namespace.get(name, MISSING) is not value:
-                return False
-        for namespace, name, kind in self.kinds:
-            if type(namespace.get(name)) is not kind:
-                return False
-        return not self.snapshots or all(
-            len(held) == len(container) and all(a is b for a, b in zip(held, members(container)))
-            for container, held in self.snapshots
-        )
 
 
 _known: dict[object, _Known] = {}
@@ -71,11 +61,14 @@ class _Shape:
 
     Attributes:
         constants: what is bound to them by value, by name, each as 8 hex digits.
+        open: names of variables of `run` that hold what it may have computed: what counts only where both sides say it.
         alive: objects whose ids are part of the shape.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, frames: Frames | None) -> None:
         self.constants: dict[str, str] = {}
+        self.open: frozenset[str] = _NONE_OPEN
+        self._frames = frames
         self.alive: list[object] = []
         self._seen: dict[int, int] = {}
         self._nested = 0
@@ -87,7 +80,7 @@ class _Shape:
             return self._function(value)
         if is_small(value):
             self.constants[name] = f"{zlib.crc32(token(value).encode('utf-8', 'surrogatepass'), self._before(name)):08x}"
-            return "constant"
+            return _CONSTANT
         if cls is MethodType:
             return "method", self.of(value.__func__, name), self.of(value.__self__, name)
         if cls is CACHED:
@@ -109,7 +102,7 @@ class _Shape:
             return []
         self._nested += 1
         self._seen[id(container)] = len(self._seen)
-        return [each for each in members(container) if is_code(each) or is_container(each)]
+        return followed(members(container))
 
     def _before(self, name: str) -> int:
         return int(self.constants.get(name, "0"), 16)
@@ -123,9 +116,10 @@ class _Shape:
         held: list[object] = [id(code)]
         for name, cell in zip(code.co_freevars, function.__closure__ or ()):
             content = content_of(cell)
-            # What the code itself assigns is state, no constant.
-            state = content is MISSING or (is_small(content) and name in reads(code)[1])
-            held.append(None if state else self.of(content, name))
+            if content is MISSING or (is_small(content) and name in reads(code)[1]):
+                held.append(None)  # what the code itself assigns is state, no constant
+            else:
+                held.append(_CONSTANT if self._is_data(code, name, content) else self.of(content, name))
         defaults = function.__defaults__ or ()
         names = code.co_varnames[: code.co_argcount]
         held += [self.of(each, name) for name, each in zip(names[len(names) - len(defaults) :], defaults)]
@@ -134,28 +128,39 @@ class _Shape:
             held.append(self.of(wrapped, ""))
         return tuple(held)
 
+    def _is_data(self, code: CodeType, name: str, content: Any) -> bool:
+        if self._frames is None or not is_small(content):
+            return False
+        kind = self._frames.kind(code, name, content)
+        if kind != WRITTEN:
+            self.open |= {name}
+        return kind == DATA
 
-def of_callable(fn: Any, args: tuple[Any, ...] = ()) -> tuple[Fingerprint | None, dict[str, str]]:
+
+def of_callable(
+    fn: Any, args: tuple[Any, ...] = (), frames: Frames | None = None
+) -> tuple[Fingerprint | None, dict[str, str], frozenset[str]]:
     """The fingerprint of a callable and of the functions among its arguments, and its bound constants by name.
 
-    None where it cannot be had: a step must not fail for the look at its code.
+    With *frames*, those of the activation that calls it, what `run` computed is none of them; the names that may hold such
+    come last. None where it cannot be had: a step must not fail for the look at its code.
     """
     try:
         if type(fn) is FunctionType and not (fn.__closure__ or fn.__defaults__ or fn.__kwdefaults__ or fn.__dict__ or args):
             known = _known.get(id(fn.__code__))
             if known is not None and known.holds():
-                return known.fingerprint, _NO_CONSTANTS
-            return _walk(id(fn.__code__), fn, (), [fn.__code__]).fingerprint, _NO_CONSTANTS
-        shape = _Shape()
+                return known.fingerprint, _NO_CONSTANTS, _NONE_OPEN
+            return _walk(id(fn.__code__), fn, (), [fn.__code__]).fingerprint, _NO_CONSTANTS, _NONE_OPEN
+        shape = _Shape(frames)
         passed = tuple(each for each in args if id(type(each)) in _PASSED or is_partial(each))
         key = (shape.of(fn, ""), *(shape.of(each, "") for each in passed))
         known = _known.get(key)
         if known is None or not known.holds():
             known = _walk(key, fn, passed, shape.alive)
-        return known.fingerprint, shape.constants
+        return known.fingerprint, shape.constants, shape.open
     except Exception as error:  # noqa: BLE001
         log.debug("the code of a step could not be looked at: %s: %s", type(error).__name__, error)
-        return None, _NO_CONSTANTS
+        return None, _NO_CONSTANTS, _NONE_OPEN
 
 
 def of_class(cls: type) -> Fingerprint | None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
+from nbflow.engine.code.constants import is_small
 from nbflow.values.own import owns_class
 
 CACHED = type(functools.lru_cache(_ := lambda: None))
@@ -43,6 +44,11 @@ def members(value: Any) -> list[Any]:
     if len(value) > FEW:
         return []
     return list(value.values() if type(value) is dict else value)
+
+
+def followed(held: list[Any]) -> list[Any]:
+    """What of the members of a container is code or may hold some: constants in containers are data, in tuples there too."""
+    return [each for each in held if is_code(each) or (is_container(each) and not is_small(each))]
 
 
 def own_dict(value: object) -> dict[str, Any]:

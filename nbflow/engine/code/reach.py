@@ -20,6 +20,7 @@ from nbflow.engine.code.objects import (
     codes_of,
     content_of,
     dict_of,
+    followed,
     func_of,
     is_class,
     is_code,
@@ -47,7 +48,7 @@ class Reach:
     Attributes:
         parts: what was found.
         bindings: what the walk relied on, as (namespace, name, value or its type): the same again, the same parts.
-        snapshots: containers it looked into, with their members.
+        snapshots: containers it looked into, with their members, and those of them that it followed.
         alive: objects whose ids stand for them.
     """
 
@@ -55,7 +56,7 @@ class Reach:
         self.parts: list[Part] = []
         self.bindings: list[tuple[dict[str, Any], str, object]] = []
         self.kinds: list[tuple[dict[str, Any], str, type]] = []
-        self.snapshots: list[tuple[Any, list[Any]]] = []
+        self.snapshots: list[tuple[Any, list[Any], list[Any]]] = []
         self.alive: list[object] = []
         self._seen: set[int] = set()
         self._nested = 0
@@ -79,6 +80,15 @@ class Reach:
         """Walk from a function that is among the arguments of a step."""
         self.visit(value, label_of(value, "arguments"), bound=True)
         self._walk()
+
+    def methods(self, cls: type) -> list[FunctionType]:
+        """Walk from the methods of a workflow, inherited and installed ones too; gives them."""
+        classes = [base for base in mro_of(cls) if base is not WorkflowEntrypoint and base is not object]
+        functions = [each for base in classes for value in dict_of(base).values() for each in _functions_of(value)]
+        for each in functions:
+            self._function(each, name_of(cls), bound=True, owner=cls)
+        self._walk()
+        return functions
 
     def _walk(self) -> None:
         """Visit what globals hold; not by recursion, for a chain of helpers may be long."""
@@ -205,10 +215,9 @@ class Reach:
         self._seen.add(id(value))
         held = members(value)
         self.alive.append(value)
-        self.snapshots.append((value, held))
-        for each in held:
-            if is_code(each) or is_container(each):
-                self.visit(each, label, bound=bound)
+        self.snapshots.append((value, held, code := followed(held)))
+        for each in code:
+            self.visit(each, label_of(each, label), bound=bound)
 
     def _class(self, cls: type, chains: set[tuple[str, ...]]) -> None:
         if issubclass(cls, WorkflowEntrypoint):  # it holds `run`: only the methods that are asked for are the step's code
