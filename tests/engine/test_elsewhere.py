@@ -1,11 +1,14 @@
 """Control of an instance that another engine runs (S52)."""
 
 import asyncio
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 
-from nbflow import Engine, InvalidStatusError
+from nbflow import Engine, InvalidStatusError, WorkflowEntrypoint
 from nbflow.core.model import Kind, StepKey, StepType
 from tests.engine.conftest import entrypoint, eventually
 
@@ -103,53 +106,71 @@ def test_what_is_terminated_with_rollback_elsewhere_is_rolled_back_here_and_goes
     assert Kind.COMPLETED not in [entry.kind for entry in there.get("w1").history()]
 
 
-@pytest.fixture
-def of_another_host(engines, monkeypatch):
-    """An instance that works under an engine of which nobody can tell from here whether it lives."""
-    here, there = engines
-    free = threading.Event()
+LEFT = """
+import os, signal, sys
+from nbflow import Engine
+from tests.engine.test_elsewhere import Left
 
-    async def run(event, step):
+engine = Engine(sys.argv[1], notebook="a.ipynb")
+engine.register(Left).create("w1")
+Left.at_work.wait(20)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+class Left(WorkflowEntrypoint):
+    """Stands in its second step for as long as its first process lives."""
+
+    at_work = threading.Event()
+
+    async def run(self, event, step):
         await step.do("first", lambda: 1)
-        return await step.do("second", lambda: free.wait(20) and 2)
+        return await step.do("second", self.stands, retries=0)
 
-    inst = here.register(entrypoint(run), "W", source="s").create("w1")
-    eventually(lambda: len(inst.steps) == 2)
+    def stands(self, ctx):
+        self.at_work.set()
+        return ctx.attempt if ctx.attempt > 1 else threading.Event().wait(60)
+
+
+@pytest.fixture
+def there(tmp_path, monkeypatch):
+    """An engine that cannot tell whether the one that left `w1` lives: that was on another host."""
+    file = tmp_path / "h.duckdb"
+    dead = subprocess.run([sys.executable, "-c", LEFT, str(file)], cwd=Path(__file__).parents[2], timeout=60, check=False)
+    assert dead.returncode == -9
     monkeypatch.setattr("nbflow.store.lease.socket.gethostname", lambda: "elsewhere")
-    yield inst, there, run, free
-    free.set()
+    with Engine(file, notebook="b.ipynb") as engine:
+        yield engine
 
 
-def test_where_nobody_can_tell_whether_its_owner_lives_that_is_said_and_nothing_is_taken_over(of_another_host):  # S52
-    _, there, run, _ = of_another_host
-    workflow = there.register(entrypoint(run), "W", source="s")
+def claims(instance):
+    return [entry.kind for entry in instance.history()].count(Kind.CLAIMED)
+
+
+def test_where_nobody_can_tell_whether_its_owner_lives_that_is_said_and_nothing_is_taken_over(there):  # S52
+    workflow = there.register(Left)
     seen = there.get("w1")
     assert "cannot be known from here: resume takes it over" in seen.status().interrupted
-    assert seen.is_settled()
     assert seen.wait(5).status == "running"
     opened = there.open(workflow, "w1")
     assert "Take over: nbflow resume w1, then run this again" in opened.line
+    opened.start()
     with pytest.raises(TimeoutError, match="resume takes it over"):
         seen.wait(0.1, until="finished")
-    assert [entry.kind for entry in seen.history()].count(Kind.CLAIMED) == 1
+    assert claims(seen) == 1
 
 
-def test_a_resume_takes_over_where_nobody_can_tell_whether_its_owner_lives(of_another_host):  # S52
-    inst, there, run, free = of_another_host
-    there.register(entrypoint(run), "W", source="s")
+def test_a_resume_takes_over_where_nobody_can_tell_whether_its_owner_lives(there):  # S52
+    there.register(Left)
     seen = there.get("w1")
     seen.resume()
-    free.set()
     assert seen.wait(20, until="finished").output == 2
-    assert len([1 for entry in seen.history() if entry.kind is Kind.CLAIMED]) == 2
-    assert inst.status().output == 2  # what lived after all has stopped
+    assert claims(seen) == 2
 
 
-def test_a_resume_where_its_workflow_is_unknown_leaves_it_to_whoever_registers_that_next(of_another_host, tmp_path):  # S52
-    _, there, run, free = of_another_host
+def test_a_resume_where_its_workflow_is_unknown_leaves_it_to_whoever_registers_that_next(there):  # S52
     there.get("w1").resume()
     assert there.get("w1").status().interrupted.startswith("its kernel has ended")
-    free.set()
-    with Engine(tmp_path / "h.duckdb", notebook="a.ipynb") as third:
-        third.register(entrypoint(run), "W", source="s")
+    with Engine(there.store.path, notebook="a.ipynb") as third:
+        third.register(Left)
         assert third.get("w1").wait(20, until="finished").output == 2
