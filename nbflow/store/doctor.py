@@ -64,7 +64,11 @@ def _guarded(layout: Layout, look: Callable[[Layout], Iterator[Finding]]) -> Ite
     try:
         yield from look(layout)
     except OSError as error:
-        yield _wrong(f"{error.filename or layout.folder} cannot be read: {error.strerror}", "give this user access to it")
+        yield _wrong(*_unreadable(layout, error))
+
+
+def _unreadable(layout: Layout, error: OSError) -> tuple[str, str]:
+    return f"{error.filename or layout.folder} cannot be read: {error.strerror or error}", "give this user access to it"
 
 
 # -- files, without opening any ---------------------------------------------------------------------------------------
@@ -100,7 +104,10 @@ def _file(layout: Layout) -> Iterator[Finding]:
         else:
             yield _wrong(f"there is no history at {file}", "go to the folder of the notebook, or say --store PATH")
     elif not file.stat().st_size:
-        yield _note(f"{file} is empty", "an engine will make a new history in it")
+        yield _wrong(
+            f"{file} is empty, so it is no DuckDB file: it was cut, or something else made it",
+            "restore it from a backup; where there never was a history, remove it: an engine makes a new one",
+        )
 
 
 def _journals_with_entries(layout: Layout) -> list[str]:
@@ -148,6 +155,8 @@ def _read(layout: Layout, patience: float) -> list[Finding]:
             return found
         told = database.translated(error) if isinstance(error, duckdb.Error) else error
         found.append(_wrong(*_split(str(told))))
+    except OSError as error:
+        found.append(_wrong(*_unreadable(layout, error)))
     except Exception as error:  # noqa: BLE001 - a damaged file may fail in any way, and that is a finding
         found.append(_wrong(f"{layout.file} cannot be read: {error}", "restore it from a backup"))
     finally:

@@ -312,7 +312,7 @@ def alive(layout: Layout, owner: Owner) -> bool | None:
         return None
     life = lives(layout.journal, owner.engine)
     if life is None:  # dead only if this is the folder where it was made: a copy or another mount knows nothing
-        return False if owner.folder == layout.folder_id() else None
+        return False if layout.journal.is_dir() and owner.folder == layout.folder_id() else None
     return life
 
 
