@@ -2,26 +2,26 @@
 
 import importlib.util
 import json
-import math
 import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from types import ModuleType
 from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from nbflow import printing
 from nbflow.core import durations
 from nbflow.core.model import Status, StepState
-from nbflow.core.names import UNSAFE_IN_LINES, quoted
+from nbflow.core.names import quoted
 from nbflow.engine import current
 from nbflow.engine.commands import Answer, Call, Command, Front, commands, instance_facts
 from nbflow.engine.recovery import register_all
 from nbflow.errors import NbflowError, StoreError, UndecodableError, UsageError, WaitTimeoutError
+from nbflow.printing import say
 from nbflow.store.wording import going_on_text, items_of_all_text, items_text, standing_text
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from nbflow.engine.instance import WorkflowInstance
     from nbflow.store.views import InstanceView, StepView
 
-ERRORED, USAGE, SETTLED, TERMINATED = 1, 2, 3, 4
+ERRORED, USAGE, SETTLED, TERMINATED, UNWRITTEN = 1, 2, 3, 4, 5
+_PATHS = ("path", "file_py_class")
 
 
 @dataclass(frozen=True)
@@ -56,16 +57,12 @@ class Shell:
             self._show(answer.instance)
         elif self.as_json:
             rows = [dict(zip(answer.columns, row)) for row in answer.rows] if answer.facts is None else answer.facts
-            self._tell(rows if answer.columns else {"line": answer.line})
+            printing.tell(rows if answer.columns else {"line": answer.line}, self.out)
         else:
             if answer.line:
-                _say(answer.line)
+                say(answer.line)
             if answer.rows:
-                _say(_table(answer.columns, answer.rows))
-
-    def _tell(self, value: object) -> None:
-        """Write JSON."""
-        click.echo(json.dumps(_finite(value), default=_plain, allow_nan=False), file=self.out)
+                say(printing.table(answer.columns, answer.rows))
 
     def _show(self, instance: "WorkflowInstance") -> None:
         view = instance.view()
@@ -82,26 +79,26 @@ class Shell:
             told["children"] = [dict(zip(("step", "workflow", "id"), child)) for child in view.children]
             told["output"] = _output(instance, view) if view.status is Status.COMPLETE else None
             told["error"] = None if view.error is None else str(view.error)
-            self._tell(told)
+            printing.tell(told, self.out)
             return
         self._say_instance(instance, view)
         if rows:
-            _say(_table(columns, [(row[0], _step_text(step, view), *row[2:]) for row, step in zip(rows, steps)]))
+            say(printing.table(columns, [(row[0], _step_text(step, view), *row[2:]) for row, step in zip(rows, steps)]))
 
     def _say_instance(self, instance: "WorkflowInstance", view: "InstanceView") -> None:
         far = [standing_text(view), f"{view.done} of {view.total} steps", items_of_all_text(view)]
-        _say(f"{view.workflow} {view.instance_id}: {', '.join(filter(None, far))}")
+        say(f"{view.workflow} {view.instance_id}: {', '.join(filter(None, far))}")
         if view.error is not None:
-            _say(f"  {view.error}")
+            say(f"  {view.error}")
         later = going_on_text(view)
         if (why := view.why_interrupted) is not None or later:
-            _say(f"  {'; '.join(filter(None, [why or 'nobody runs it now', later]))}")
+            say(f"  {'; '.join(filter(None, [why or 'nobody runs it now', later]))}")
         several = len(instance.engine.store.find(view.instance_id)) > 1
         name = f"{view.workflow}/{view.instance_id}" if several else view.instance_id
         for wait in view.waits:
-            _say(f"  waits for {wait.event_type!r}: nbflow send-event {name} {wait.event_type} JSON")
+            say(f"  waits for {wait.event_type!r}: nbflow send-event {name} {wait.event_type} JSON")
         for _, workflow, child in view.children:
-            _say(f"  waits for its child {child!r}: nbflow show {workflow}/{child}")
+            say(f"  waits for its child {child!r}: nbflow show {workflow}/{child}")
 
 
 def _store_option(*, hidden: bool = False) -> click.Option:
@@ -113,13 +110,27 @@ def _json_option(*, hidden: bool = False) -> click.Option:
     return click.Option(["--json", "as_json"], is_flag=True, help="Answer in JSON.", hidden=hidden)
 
 
-@click.group(params=[_store_option(), _json_option()], context_settings={"help_option_names": ["-h", "--help"]})
+class _Front(click.Group):
+    """The commands; what click prints by itself may meet a full disk too."""
+
+    def main(self, *args: Any, **more: Any) -> Any:
+        """Run a command and end the process."""
+        try:
+            return super().main(*args, **more)
+        except OSError as error:
+            printing.mute(sys.stdout)
+            _say_unwritten(error)
+            sys.exit(UNWRITTEN)
+
+
+@click.group(cls=_Front, params=[_store_option(), _json_option()], context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="nbflow-workflows", prog_name="nbflow")
 @click.pass_context
 def main(context: click.Context, store: str | None, as_json: bool) -> None:
     """Look at workflow instances and control them, also while a kernel runs them.
 
-    Exit codes: 0 done or complete, 1 errored, 2 wrong use, 3 settled but not finished, 4 terminated.
+    Exit codes: 0 done or complete, 1 errored, 2 wrong use, 3 settled but not finished, 4 terminated, 5 done or
+    complete, but the answer could not be written.
     """
     context.obj = Shell(store, as_json)
 
@@ -140,7 +151,7 @@ def _click_command(command: Command) -> click.Command:
     @click.pass_obj
     def act(shell: Shell, /, **given: Any) -> None:
         store, as_json = given.pop("store") or shell.store, given.pop("as_json") or shell.as_json
-        sys.exit(_guarded(lambda: _run(Shell(store, as_json, _stdout_alone() if as_json else None), command, given)))
+        sys.exit(_guarded(lambda: _run(Shell(store, as_json, printing.stdout_alone() if as_json else None), command, given)))
 
     return click.Command(command.name, params=params, callback=act, help=command.help[:1].upper() + command.help[1:] + ".")
 
@@ -150,17 +161,31 @@ def _parameter(name: str) -> str:
 
 
 def _guarded(act: Callable[[], int]) -> int:
+    code = _acted(act)
+    if (trouble := printing.refused()) is None:
+        return code
+    _say_unwritten(trouble)
+    return code or UNWRITTEN
+
+
+def _say_unwritten(trouble: OSError) -> None:
+    say(f"nbflow: the answer could not be written: {trouble.strerror or trouble}; what was asked for is done", err=True)
+
+
+def _acted(act: Callable[[], int]) -> int:
     try:
         return act()
     except NbflowError as error:
-        _say(f"nbflow: {error}", err=True)
+        say(f"nbflow: {error}", err=True)
         return ERRORED if isinstance(error, StoreError) else USAGE
     except KeyboardInterrupt:
-        _say("nbflow: stopped; what runs elsewhere keeps running", err=True)
+        say("nbflow: stopped; what runs elsewhere keeps running", err=True)
         return 130
 
 
 def _run(shell: Shell, command: Command, given: Mapping[str, Any]) -> int:
+    for name, value in given.items():
+        _check_text(name, value)
     match command.name:
         case "run":
             return _run_file(shell, given)
@@ -170,7 +195,7 @@ def _run(shell: Shell, command: Command, given: Mapping[str, Any]) -> int:
             from nbflow.demo import show
 
             lines: list[str] = []
-            code = show(lines.append if shell.as_json else _say)
+            code = show(lines.append if shell.as_json else say)
             if shell.as_json:
                 shell.say(Answer("\n".join(lines)))
             return code
@@ -189,6 +214,16 @@ def _run(shell: Shell, command: Command, given: Mapping[str, Any]) -> int:
     return 0
 
 
+def _check_text(name: str, value: object) -> None:
+    """Bytes of the command line that are no text may be a path, and nothing else."""
+    if isinstance(value, str) and name not in _PATHS and not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            message = f"{name.upper()} {quoted(value)} is no text in UTF-8: write it so"
+            raise UsageError(message) from None
+
+
 def _wait(shell: Shell, call: Call) -> int:
     instance = call.the_instance()
     text = call.words.get("DURATION")
@@ -198,7 +233,7 @@ def _wait(shell: Shell, call: Call) -> int:
     try:
         instance.wait(seconds)
     except WaitTimeoutError as error:
-        _say(f"nbflow: {error}", err=True)
+        say(f"nbflow: {error}", err=True)
     return _outcome(shell, instance)
 
 
@@ -224,7 +259,7 @@ def _doctor(shell: Shell) -> int:
         shell.say(Answer("", ("severity", "what", "advice"), rows))
     else:
         for severity, what, advice in rows:
-            _say(f"{severity:5}  {what}" + (f"\n       → {advice}" if advice else ""))
+            say(f"{severity:5}  {what}" + (f"\n       → {advice}" if advice else ""))
     return int(any(finding.severity is Severity.WRONG for finding in found))
 
 
@@ -249,14 +284,14 @@ def _run_class(shell: Shell, given: Mapping[str, Any], params: Any, module: Modu
         workflow = engine.register(cls, register_all(engine, module, cls), resume=False)
         opened = engine.open(workflow, given["id"], params, again=given["again"])
         if not shell.as_json:
-            _say(opened.line)
+            say(opened.line)
         opened.start()
         if (more := opened.told().removeprefix(opened.line).removeprefix(" · ")) and not shell.as_json:
-            _say(more)
+            say(more)
         try:
             opened.instance.wait()
         except KeyboardInterrupt:
-            _say(f"nbflow: stopped; run it again to go on with {opened.instance.id!r}", err=True)
+            say(f"nbflow: stopped; run it again to go on with {opened.instance.id!r}", err=True)
             return SETTLED
         return _outcome(shell, opened.instance)
 
@@ -277,7 +312,7 @@ def _load(file: Path, name: str) -> tuple[ModuleType, type]:
     except NbflowError:
         raise
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the file raises
-        _say("".join(traceback.format_exception(_own_frames(error, file))).rstrip(), err=True)
+        say("".join(traceback.format_exception(_own_frames(error, file))).rstrip(), err=True)
         how = "; put what ends it under `if __name__ == '__main__':`" if isinstance(error, SystemExit) else ""
         message = f"{str(file)!r} cannot be imported: {''.join(traceback.format_exception_only(error)).splitlines()[-1]}{how}"
         raise UsageError(message) from None
@@ -296,26 +331,11 @@ def _own_frames(error: BaseException, file: Path) -> BaseException:
     return error.with_traceback(frame)  # none of it ran where it is no Python
 
 
-def _stdout_alone() -> IO[str]:
-    """What was stdout, for the answer alone: what bodies, files and their child processes print goes to stderr from now on.
-
-    To the end of the process: what is called at exit prints too.
-    """
-    sys.stdout.flush()
-    try:
-        ours = os.dup(sys.stdout.fileno())
-        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    except (OSError, ValueError):  # a stream of Python alone
-        stdout, sys.stdout = sys.stdout, sys.stderr
-        return stdout
-    return os.fdopen(ours, "w", encoding="utf-8")
-
-
 def _from_json(text: str, what: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError as error:
-        message = f"{what} {quoted(text)} is no JSON: {error}; text needs quotes of its own: '\"yes\"'"
+    except (ValueError, RecursionError) as error:
+        message = f"{what} {quoted(text)} is no JSON that can be taken: {error}; text needs quotes of its own: '\"yes\"'"
         raise UsageError(message) from None
 
 
@@ -337,52 +357,9 @@ def _step_text(step: "StepView", view: "InstanceView") -> str:
 def _output(instance: "WorkflowInstance", view: "InstanceView") -> object:
     """The output; where its class is not to be had in a shell, the line that shows it."""
     try:
-        return _as_json(instance.output)
+        return printing.as_json(instance.output)
     except UndecodableError:
         return (view.output_preview or {}).get("line")
-
-
-def _as_json(value: object) -> object:
-    """The value where JSON has it, else its text, cut."""
-    try:
-        return json.loads(json.dumps(value))
-    except (TypeError, ValueError, RecursionError):
-        return repr(value)[:1000]
-
-
-def _finite(value: object) -> object:
-    """The same with text for the numbers that JSON has none for, as SQL shows them: "NaN", "Infinity", "-Infinity"."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    if isinstance(value, Mapping):
-        return {key: _finite(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
-    return value
-
-
-def _plain(value: object) -> str:
-    """The text of what JSON has no form for."""
-    return value.isoformat() if isinstance(value, datetime) else str(value)
-
-
-def _text(value: object) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, datetime):
-        return durations.local(value).strftime("%Y-%m-%d %H:%M:%S")
-    return str(value).partition("\n")[0]
-
-
-def _say(text: str, *, err: bool = False) -> None:
-    """Write text, which the history may have from a stranger, so that a terminal does not act on it."""
-    click.echo(UNSAFE_IN_LINES.sub("�", text), err=err)
-
-
-def _table(columns: tuple[str, ...], rows: Any) -> str:
-    lines = [list(columns), *([_text(cell) for cell in row] for row in rows)]
-    widths = [max(len(line[place]) for line in lines) for place in range(len(columns))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines)
 
 
 for _command in commands(Front.SHELL).values():

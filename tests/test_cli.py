@@ -398,3 +398,84 @@ def test_a_terminal_does_not_act_on_what_a_history_says(shell, tmp_path):
     said = shell("show", "s1") + shell("history", "s1") + shell("list") + shell("doctor") + shell("wait", "s1", code=1)
     assert "�" in said
     assert not {"\x1b", "\x07", "\u202e", "\r"} & set(said)
+
+
+def test_integers_that_no_reader_of_json_takes_are_told_by_their_digits(shell, tmp_path):
+    (tmp_path / "flows.py").write_text(
+        "import dataclasses\n"
+        "from nbflow import WorkflowEntrypoint\n"
+        "@dataclasses.dataclass\n"
+        "class Holds:\n"
+        "    number: int\n"
+        "class Big(WorkflowEntrypoint):\n"
+        "    async def run(self, event, step):\n"
+        "        return [10**5000, {'a': -(10**5000), 'b': 10**100}]\n"
+        "class Odd(WorkflowEntrypoint):\n"
+        "    async def run(self, event, step):\n"
+        "        return Holds(10**5000)\n"
+    )
+    digits = "1" + "0" * 5000
+    for words in (("run", "flows.py:Big", "b1"), ("show", "b1"), ("wait", "b1")):
+        assert json.loads(shell("--json", *words))["output"] == [digits, {"a": f"-{digits}", "b": 10**100}]
+    assert "Holds" in json.loads(shell("--json", "run", "flows.py:Odd", "o1"))["output"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("send-event", "a1", "approval", "[" * 2000),
+        ("send-event", "a1", "approval", b'"\xff"'),
+        ("send-event", "a1", b"\xff", "1"),
+        ("show", b"\xff\xfe"),
+        ("list", b"\xff"),
+        ("list", "--status", b"\xff"),
+        ("list", "--limit", "0"),
+        ("run", "flows.py:Adds", "--params", "[" * 2000),
+        ("run", "flows.py:Adds", b"\xff"),
+        ("run", b"\xff.py:Adds"),
+    ],
+)
+def test_words_that_cannot_be_taken_are_wrong_use(shell, words):
+    shell("run", "flows.py:Asks", "a1", code=3)
+    told = shell(*words, code=2)
+    assert told.startswith("nbflow: ")
+    assert told.count("\n") == 1
+
+
+def test_a_limit_above_all_numbers_is_all(shell):
+    shell("run", "flows.py:Asks", "a1", code=3)
+    for limit in ("99999999999999999999", "9" * 5000):
+        assert "a1" in shell("list", "--limit", limit)
+
+
+def written_to(place, tmp_path, *words):
+    """Run a command whose stdout is a full disk, or a pipe that nobody reads; gives the exit code and what it said."""
+    read, write = os.pipe()
+    os.close(read)
+    with open("/dev/full", "w") if place == "full" else os.fdopen(write, "w") as out:
+        done = subprocess.run(
+            [sys.executable, "-m", "nbflow", *words],
+            cwd=tmp_path, env=ENV, stdout=out, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    return done.returncode, done.stderr
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no disk that is always full")
+@pytest.mark.parametrize("json_too", [(), ("--json",)])
+def test_an_answer_that_cannot_be_written_is_told_and_is_no_failure_of_the_instance(shell, tmp_path, json_too):
+    unwritten = "nbflow: the answer could not be written: No space left on device; what was asked for is done\n"
+    run = ("run", "flows.py:Adds", "r1", "--params", '{"a": 1, "b": 2}')
+    assert written_to("full", tmp_path, *json_too, *run) == (5, unwritten)
+    assert "complete" in shell("show", "r1")
+    assert written_to("full", tmp_path, *json_too, "list") == (5, unwritten)
+    assert written_to("full", tmp_path, *json_too, "run", "flows.py:Asks", "a1")[0] == 3
+    assert written_to("full", tmp_path, "--help") == (5, unwritten)
+
+
+@pytest.mark.usefixtures("command")
+@pytest.mark.parametrize("json_too", [(), ("--json",)])
+def test_a_reader_that_has_gone_changes_no_exit_code(tmp_path, json_too):
+    run = ("run", "flows.py:Adds", "r1", "--params", '{"a": 1, "b": 2}')
+    assert written_to("pipe", tmp_path, *json_too, *run) == (0, "")
+    assert written_to("pipe", tmp_path, *json_too, "show", "r1") == (0, "")
+    assert written_to("pipe", tmp_path, *json_too, "run", "flows.py:Asks", "a1") == (3, "")

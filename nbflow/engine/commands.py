@@ -4,6 +4,7 @@ A front (notebook, shell) reads words and options as the table says, resolves th
 answer. What a command does is here, once.
 """
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Flag, auto
@@ -261,10 +262,11 @@ def _status(text: str | None) -> Status | None:
 
 
 def _count(text: str, option: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
+    count = 0 if not text.isdecimal() else int(text) if len(text) < 19 else sys.maxsize  # Python reads some thousand digits
+    if count < 1:
         message = f"{option} is {quoted(text)}: write a whole number above 0"
         raise UsageError(message)
-    return int(text)
+    return count
 
 
 def step_named(instance: "WorkflowInstance", text: str) -> "tuple[str, int]":

@@ -1,6 +1,7 @@
 """Find instances: by id, by workflow, by status."""
 
 import operator
+import sys
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from nbflow.core.durations import duration
@@ -67,7 +68,7 @@ def delete_finished(engine: "Engine", older_than: Any, status: Status | str | No
 def _count(limit: SupportsIndex) -> int:
     try:
         if (count := operator.index(limit)) >= 0:
-            return count
+            return min(count, sys.maxsize)  # as many as DuckDB counts
     except TypeError:
         pass
     msg = f"list(limit={limit!r}): give a whole number, how many instances at most; 0 or above"

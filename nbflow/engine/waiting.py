@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import threading
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any
@@ -43,10 +44,15 @@ def patience(timeout: Any) -> float | None:
     """How long a wait may take, in seconds: a number of them, another form of a duration, or None for as long as it takes.
 
     Raises:
-        UsageError: it is none of these.
+        UsageError: it is none of these; or less than nothing, or no number.
     """
-    if timeout is None or (isinstance(timeout, int | float) and not isinstance(timeout, bool)):
-        return timeout
+    if timeout is None:
+        return None
+    if isinstance(timeout, int | float) and not isinstance(timeout, bool) and timeout >= 0:  # NaN is not
+        try:
+            return float(timeout)
+        except OverflowError:
+            return math.inf
     return duration(timeout, what="wait(timeout=)").total_seconds()
 
 

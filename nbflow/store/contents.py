@@ -46,7 +46,12 @@ def references(data: bytes) -> Iterator[tuple[str, str]]:
 def trouble_of(root: Path, uri: str, digest: str) -> str | None:
     """What is wrong with a stored file, None where its content is what was stored."""
     path = root / uri
+    folder = path.parent
     try:
+        while folder != root:
+            if folder.is_symlink():
+                return "behind a symbolic link that stands in the place of a folder"
+            folder = folder.parent
         if path.is_symlink() or not path.is_file():
             return "missing" if not path.is_symlink() else "a symbolic link instead"
         with path.open("rb") as file:

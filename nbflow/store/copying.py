@@ -7,6 +7,7 @@ together again, from a query that is a statement of its own, the real path as a 
 import os
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,8 +16,10 @@ import duckdb
 from nbflow.errors import UsageError
 from nbflow.store.database import quoted
 from nbflow.store.descriptor import named
+from nbflow.store.files import open_own
 from nbflow.store.layout import DEFAULT, Layout
 
+_MAGIC, _MAGIC_AT = b"DUCK", 8  # as every DuckDB file begins, behind a sum
 _FORM = "copy (select …) to 'result.parquet', with options after it in parentheses, such as (format parquet)"
 _LITERAL = re.compile(r"'(?:[^']|'')*'", re.S)
 _NAME = re.compile(r'"(?:[^"]|"")*"|[^\W\d]\w*', re.S)
@@ -172,10 +175,10 @@ def _resolved(target: str, layout: Layout) -> Path:
         msg = f"copy writes to {target!r}, which is no path: a query writes files of this machine, so name one by its path"
         raise UsageError(msg)
     path = Path(os.path.realpath(Path(target).expanduser()))
-    if _is_of_store(path, layout):
+    if _is_of_store(path, layout) or any(map(_is_database, _written(path))):
         msg = (
-            f"copy writes to {target!r}, which is the file of a store or in its folder ({str(path)!r}): what is there is "
-            f"changed by nbflow alone; name a file outside of it"
+            f"copy writes to {target!r}, which is the file of a store or in its folder ({str(path)!r}), or of another DuckDB "
+            f"database: what is there is changed by nbflow and DuckDB alone; name a file outside of it"
         )
         raise UsageError(msg)
     return path
@@ -188,6 +191,31 @@ def _is_of_store(path: Path, layout: Layout) -> bool:
         return True
     own = {named(each) for each in (layout.file, layout.wal, layout.folder)} - {None}
     return any(named(each) in own for each in (path, *path.parents))  # by another name, where case does not count
+
+
+def _written(path: Path) -> tuple[Path, Path, Path]:
+    """What such a copy can replace: the file, the one that DuckDB writes first beside it, and the database whose log it is."""
+    return path, path.with_name(f"tmp_{path.name}"), path.with_name(path.name.removesuffix(".wal"))
+
+
+def _is_database(path: Path) -> bool:
+    """Whether there is a DuckDB database, or, where its file is missing now, the journals of one that is a store."""
+    there = named(path)
+    if there is None:
+        return path.suffix == ".duckdb" and (path.with_suffix(".nbflow") / "journal").is_dir()
+    for number in map(int, os.listdir("/dev/fd")):  # where we have it open: to close another one would end DuckDB's lock on it
+        with suppress(OSError):
+            status = os.fstat(number)
+            if (status.st_dev, status.st_ino) == there:
+                return os.pread(number, len(_MAGIC), _MAGIC_AT) == _MAGIC
+    try:
+        descriptor = open_own(path, os.O_RDONLY)
+    except OSError:
+        return False  # DuckDB says what it is that it cannot write
+    try:
+        return os.pread(descriptor, len(_MAGIC), _MAGIC_AT) == _MAGIC
+    finally:
+        os.close(descriptor)
 
 
 def _untold() -> UsageError:

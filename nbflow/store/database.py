@@ -292,6 +292,8 @@ class Database:
     def write(self, entries: Iterable[Entry], base: int) -> None:
         """Append entries as they are, seqs from *base* + 1 on."""
         written = list(entries)
+        if not written:
+            return
         rows = [
             (
                 seq, entry.recorded_at, entry.created_seq, entry.token, entry.kind.value, entry.step, entry.count, entry.key,

@@ -64,7 +64,11 @@ def _guarded(layout: Layout, look: Callable[[Layout], Iterator[Finding]]) -> Ite
     try:
         yield from look(layout)
     except OSError as error:
-        yield _wrong(f"{error.filename or layout.folder} cannot be read: {error.strerror}", "give this user access to it")
+        yield _wrong(*_unreadable(layout, error))
+
+
+def _unreadable(layout: Layout, error: OSError) -> tuple[str, str]:
+    return f"{error.filename or layout.folder} cannot be read: {error.strerror or error}", "give this user access to it"
 
 
 # -- files, without opening any ---------------------------------------------------------------------------------------
@@ -100,7 +104,10 @@ def _file(layout: Layout) -> Iterator[Finding]:
         else:
             yield _wrong(f"there is no history at {file}", "go to the folder of the notebook, or say --store PATH")
     elif not file.stat().st_size:
-        yield _note(f"{file} is empty", "an engine will make a new history in it")
+        yield _wrong(
+            f"{file} is empty, so it is no DuckDB file: it was cut, or something else made it",
+            "restore it from a backup; where there never was a history, remove it: an engine makes a new one",
+        )
 
 
 def _journals_with_entries(layout: Layout) -> list[str]:
@@ -148,6 +155,8 @@ def _read(layout: Layout, patience: float) -> list[Finding]:
             return found
         told = database.translated(error) if isinstance(error, duckdb.Error) else error
         found.append(_wrong(*_split(str(told))))
+    except OSError as error:
+        found.append(_wrong(*_unreadable(layout, error)))
     except Exception as error:  # noqa: BLE001 - a damaged file may fail in any way, and that is a finding
         found.append(_wrong(f"{layout.file} cannot be read: {error}", "restore it from a backup"))
     finally:
@@ -199,7 +208,7 @@ def _inside(layout: Layout, database: Database) -> Iterator[Finding]:
         yield from _known(layout, rows)
     positions = {name: (position, closed) for name, position, closed in rows("select * from nb.loaded")}
     stored = contents.stored_files(rows)
-    yield from _journals(layout, meta.get("store", ""), positions, stored)
+    yield from _journals(layout, meta, positions, stored)
     yield from _artifacts(layout, stored)
     yield from _interrupted(layout, database)
 
@@ -225,36 +234,34 @@ def _end(layout: Layout, last: int) -> Iterator[Finding]:
 
 
 def _journals(
-    layout: Layout, store: str, positions: dict[str, tuple[int, bool]], stored: dict[str, tuple[str, str]]
+    layout: Layout, meta: dict[str, str], positions: dict[str, tuple[int, bool]], stored: dict[str, tuple[str, str]]
 ) -> Iterator[Finding]:
     """Each journal can be read from where it was loaded to; adds the files that it names to *stored*."""
-    folder = layout.journal
+    folder, store = layout.journal, meta.get("store", "")
     present = segments.engines(folder)
     for name in sorted(present):
         position, closed = positions.get(name, (0, False))
-        living, end = lease.lives(folder, name) is True, segments.journal_end(folder, name)
-        promised = lease.promised(folder, name)
+        living, promised = lease.lives(folder, name) is True, lease.promised(folder, name)
         if name not in positions and segments.store_of(folder, name) not in (store, None):
             yield _note(
                 f"a journal in {folder} is of another store: engine {name[:8]}", "it is left alone; put it where it belongs"
             )
-            continue
-        if not living and not closed and end < max(position, promised):
-            yield _lost(name, folder)
             continue
         try:
             stretch = segments.readable(folder, name, position, 10**9, store=store, living=living, promised=promised)
         except NbflowError as error:
             yield _wrong(*_split(str(error)))
             continue
+        if not living and not closed and mending.short(folder, name, position, meta):
+            yield _lost(name, folder)
         stored |= {uri: (digest, "in a journal") for uri, digest in contents.references(stretch.data)}
         waiting = stretch.data.count(b',"kind":"')
         if living:
             yield _fine(f"engine {name[:8]} is at work; {waiting:,} of its entries wait to be loaded")
         elif waiting:
             yield _note(f"engine {name[:8]} died; {waiting:,} entries of it are safe in its journal", "run the cell again")
-    for name, (_, closed) in sorted(positions.items()):
-        if not closed and name not in present:
+    for name, (position, closed) in sorted(positions.items()):
+        if not closed and name not in present and mending.short(folder, name, position, meta, locked=False):
             yield _lost(name, folder)
 
 

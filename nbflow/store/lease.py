@@ -7,6 +7,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import socket
 import struct
 import threading
@@ -27,6 +28,7 @@ Count = tuple[int, int]
 LIFE = ".nbj"
 _POLL = 0.001
 _SIGNED = 4096  # bytes of a signature; it is shown in messages
+_PROMISE = re.compile(rb"\d{15}\n")
 _REFUSED = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 
 
@@ -182,13 +184,13 @@ def process_name(pid: int) -> str:
 class LifeLock:
     """A file that an engine keeps locked for as long as it lives; in it stands how much its journal holds for good.
 
-    That number is written after each sync and never synced itself: it may be behind, never ahead, so a journal that ends
+    That number is written after each sync and not synced again itself: it may be behind, never ahead, so a journal that ends
     before it was cut by something else than a crash.
     """
 
     def __init__(self, folder: Path, engine: str) -> None:
         self.path = folder / f"{engine}{LIFE}"
-        self._promised = b""
+        self._promised = _promise(0)
         self._held = self._locked()
 
     def _locked(self) -> Descriptor:
@@ -202,6 +204,7 @@ class LifeLock:
                 msg = f"{str(temporary)!r} is locked by somebody else; make a new Engine"
                 raise StoreError(msg)
             os.pwrite(held.number, self._promised, 0)
+            os.fdatasync(held.number)  # a lock that says nothing was harmed, then, and not left so by a power cut
             temporary.replace(self.path)
             sync_folder(self.path.parent)
         except BaseException:
@@ -212,7 +215,7 @@ class LifeLock:
 
     def promise(self, position: int) -> None:
         """Say that the journal is durable up to there."""
-        self._promised = b"%015d\n" % position
+        self._promised = _promise(position)
         try:
             if self._held.good:
                 os.pwrite(self._held.number, self._promised, 0)
@@ -279,16 +282,26 @@ def lives(folder: Path, engine: str) -> bool | None:
     return life
 
 
-def promised(folder: Path, engine: str) -> int:
-    """Up to where an engine has called its journal durable; 0 where that is not known."""
+def _promise(position: int) -> bytes:
+    return b"%015d\n" % position
+
+
+def promised(folder: Path, engine: str) -> int | None:
+    """Up to where an engine has called its journal durable, None where its lock does not tell."""
+    said = written(folder, engine)
+    return int(said) if _PROMISE.fullmatch(said) else None
+
+
+def written(folder: Path, engine: str) -> bytes:
+    """What stands in an engine's life lock, nothing where there is none or it was made by an older nbflow."""
     try:
         descriptor = open_own(folder / f"{engine}{LIFE}", os.O_RDONLY)
     except OSError:
-        return 0
+        return b""
     try:
-        return int(os.pread(descriptor, 16, 0) or b"0")
-    except (OSError, ValueError):
-        return 0
+        return os.pread(descriptor, 32, 0)
+    except OSError:
+        return b""
     finally:
         os.close(descriptor)
 
@@ -299,7 +312,7 @@ def alive(layout: Layout, owner: Owner) -> bool | None:
         return None
     life = lives(layout.journal, owner.engine)
     if life is None:  # dead only if this is the folder where it was made: a copy or another mount knows nothing
-        return False if owner.folder == layout.folder_id() else None
+        return False if layout.journal.is_dir() and owner.folder == layout.folder_id() else None
     return life
 
 
@@ -370,5 +383,5 @@ def own_holder(engine: str, notebook: str) -> dict[str, Any]:
 
 __all__ = [
     "LIFE", "FileLock", "Lease", "LifeLock", "News", "alive", "let_go", "lives", "own_holder", "process_name", "promised",
-    "seize", "stopped_process",
+    "seize", "stopped_process", "written",
 ]  # fmt: skip

@@ -1,6 +1,7 @@
 """What is done about a DuckDB file that is less than it was: a half-written block, a log that DuckDB refuses, a lost end."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from nbflow.errors import StoreCorruptError
 from nbflow.store import desk as desks
@@ -50,6 +51,25 @@ def attach(desk: Desk) -> bool:
         )
         return True
     return False
+
+
+COPIED = "copied"
+"""The key in `meta` of the engines that were at work when this copy was made, or had died: what they recorded is in it."""
+
+
+def short(folder: Path, engine: str, position: int, meta: Mapping[str, str], *, locked: bool = True) -> bool:
+    """Whether a dead engine's journal may be less than what was recorded; *position* is how much of it was loaded.
+
+    It ends before what was loaded or promised, or what is left cannot be told to be a journal; or nothing is left, not even
+    its lock. Nothing is missing of an engine whose lock says that it died before its first sync, of one of an nbflow whose
+    locks said nothing then, nor in a copy of the engines of the original.
+    """
+    if not locked:
+        return bool(segments.segments(folder, engine)) or engine not in meta.get(COPIED, "").split()
+    promised, end = lease.promised(folder, engine), segments.journal_end(folder, engine)
+    if max(position, promised or 0) > end or segments.unread(folder, engine, promised):
+        return True
+    return promised is None and bool(lease.written(folder, engine)) and not segments.segments(folder, engine)
 
 
 def notice(desk: Desk, last: int, *, opening: bool) -> None:

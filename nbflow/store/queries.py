@@ -42,7 +42,7 @@ def checked(query: str, layout: Layout, *, files: bool = True) -> tuple[str, str
     if len(statements) != 1:
         msg = f"sql takes one statement, this is {len(statements)}: call it once for each"
         raise UsageError(msg)
-    kind = str(statements[0].type).rpartition(".")[2].upper()
+    kind = _kind(statements[0])
     text = statements[0].query.strip().rstrip(";")
     tells = kind != "PRAGMA" or _TELLS.match(text)  # others act, and "import database" counts as one
     if kind not in _ALLOWED or not tells or (kind == "COPY" and copying.reads_in(text)):
@@ -59,6 +59,13 @@ def checked(query: str, layout: Layout, *, files: bool = True) -> tuple[str, str
         how, explained = copying.explained(text)
         text = f"{how} {checked(explained, layout, files=files)[0]}"
     return text, kind
+
+
+def _kind(statement: Any) -> str:
+    try:
+        return str(statement.type).rpartition(".")[2].upper()
+    except ValueError:  # DuckDB has kinds that its Python side has no name for
+        return "ANOTHER STATEMENT"
 
 
 def _asked(query: str, layout: Layout) -> str:

@@ -101,10 +101,13 @@ def known_good(folder: Path, engine: str, start: int, end: int, rows: int) -> St
     return Stretch(b"".join(parts), start, position, last=position >= end or position == start)
 
 
-def readable(folder: Path, engine: str, start: int, rows: int, *, store: str, living: bool, promised: int = 0) -> Stretch:
+def readable(
+    folder: Path, engine: str, start: int, rows: int, *, store: str, living: bool, promised: int | None = 0
+) -> Stretch:
     """Lines of somebody's journal, from *start* to its last good line or *rows* lines on.
 
-    Bytes that are not there although they were *promised* are for the caller to notice: the stretch ends before.
+    Bytes that are not there although they were *promised* are for the caller to notice: the stretch ends before. None is for
+    a lock that does not tell what was promised.
 
     Raises:
         StoreCorruptError: a line of a dead engine's journal is bad that had been synced, or a file of it is another one.
@@ -166,17 +169,40 @@ def missing(folder: Path, engine: str, start: int, end: int) -> StoreCorruptErro
     )
 
 
-def _check_end(found: list[Segment], bad: int, promised: int) -> None:
-    """Tell the torn end of a journal from damage in its middle: what was synced had no bad line."""
+def _check_end(found: list[Segment], bad: int, promised: int | None) -> None:
+    """Tell the torn end of a journal from damage in its middle: what was synced had no bad line.
+
+    Where nothing tells any more what was synced, a file without a good line at its start is no journal's end.
+    """
     segment = found[0]
     synced = found[1].first if len(found) > 1 else lines.highest_synced(_read(segment, segment.first, segment.end))
-    if bad < synced or bad < promised <= segment.end:
+    if bad < synced or (not _begins_well(segment) if promised is None else bad < promised <= segment.end):
         msg = (
             f"{str(segment.path)!r} is damaged at byte {bad - segment.first}: lines that were safely on disk cannot be read; "
             f"restore the file from a backup, or move it out of the folder to go on without its last entries. "
             f"Nothing was changed"
         )
         raise StoreCorruptError(msg)
+
+
+def _begins_well(segment: Segment) -> bool:
+    return bool(_lines(segment, segment.first, segment.end, 1, lines.good_end)[1])
+
+
+def unread(folder: Path, engine: str, promised: int | None) -> bool:
+    """Whether a dead engine's journal has a file that cannot be told to be one of a journal, torn at most at its end.
+
+    A file that holds more than zeros has a good line at its start, wherever what comes after it was torn. Where no promise
+    says that nothing is missing, each has lines, and nothing but lines before the zeros at its end.
+    """
+    for segment in segments(folder, engine):
+        if promised is not None and _begins_well(segment):
+            continue
+        data = _read(segment, segment.first, segment.end)
+        end, count = lines.good_end(data, len(data))
+        if (not count or end < len(data)) if promised is None else data.strip(b"\0"):
+            return True
+    return False
 
 
 def journal_end(folder: Path, engine: str) -> int:

@@ -237,10 +237,10 @@ class Session:
     def _compare(self, engine: str, *, locked: bool) -> None:
         position, closed = self._positions.get(engine, (-1, False))
         folder = self._desk.layout.journal
-        end, promised = segments.journal_end(folder, engine), lease.promised(folder, engine)
-        if closed or (locked and max(position, promised) <= end):  # one that the file did not know had recorded nothing yet
-            return
-        kept = f"; what is left of it stays in {str(folder)!r}, its name ending in .damaged" if end > 0 else ""
+        if closed or not mending.short(folder, engine, position, self._desk.meta, locked=locked):
+            return  # one that the file did not know had recorded nothing yet
+        left = segments.segments(folder, engine)
+        kept = f"; what is left of it stays in {str(folder)!r}, its name ending in .damaged" if left else ""
         self._lost[engine] = (
             f"the journal of engine {engine} is missing or cut: what it recorded in its last second may be lost{kept}"
         )

@@ -7,7 +7,7 @@ from typing import Any
 
 from nbflow.clock import SystemClock
 from nbflow.errors import StoreError, UsageError
-from nbflow.store import contents, migrate, segments
+from nbflow.store import contents, mending, migrate, segments
 from nbflow.store.database import NEW, keep_private, quoted
 from nbflow.store.layout import Layout, sync_folder
 from nbflow.store.lease import lives
@@ -17,6 +17,8 @@ from nbflow.store.session import Session
 # The entry that says "deleted" stays: seqs go on from the highest, and nobody's number is given out again.
 _OF_DELETED = "created_seq in (select created_seq from nb.entries where kind = 'deleted')"
 _PURGED = f"{_OF_DELETED} and kind <> 'deleted'"
+# Their journals stay behind. Where the copy is put in the place of the original, what they hold beyond is loaded all the same.
+_COPIED = "insert into copy.meta select $1, coalesce(string_agg(journal, ' '), '') from copy.loaded where not closed"
 
 
 def facts(loader: Loader, synced: int) -> dict[str, Any]:
@@ -100,6 +102,8 @@ def _copy(session: Session, file: Path, artifacts: str | None) -> None:
             session.rows("copy from database nb to copy")
             if artifacts is not None:
                 session.rows("update copy.meta set value = $1 where key = 'artifacts'", [artifacts])
+                session.rows("delete from copy.meta where key = $1", [mending.COPIED])  # those of a copy that this one is of
+                session.rows(_COPIED, [mending.COPIED])
         finally:
             session.rows("detach copy")
     if file.with_name(f"{file.name}.wal").exists():

@@ -702,6 +702,7 @@ def test_a_limit_that_is_none_is_refused_by_its_name(lab, limit):
         with pytest.raises(UsageError, match=r"list\(limit="):
             listed(limit=limit)
     assert workflow.list(limit=0) == []
+    assert len(lab.engine.list(limit=10**20)) == len(lab.engine.list())
 
 
 def test_a_wait_takes_any_duration_and_refuses_what_is_none(lab):
@@ -710,9 +711,12 @@ def test_a_wait_takes_any_duration_and_refuses_what_is_none(lab):
         for timeout in ("10 ms", dt.timedelta(milliseconds=10), 0.01):
             with pytest.raises(WaitTimeoutError, match=r"after 0\.0"):
                 wait(timeout, "finished")
-        for timeout in ("soon", True, object()):
+        for timeout in ("soon", True, object(), float("nan"), -1, -0.001, float("-inf"), "-1 second"):
             with pytest.raises(UsageError, match=r"wait\(timeout=\)"):
                 wait(timeout)
+    done = lab.start(nothing)
+    for endless in (None, float("inf"), 10**400):
+        done.wait(endless)
 
 
 async def asks_later(event, step):

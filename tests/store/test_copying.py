@@ -1,7 +1,10 @@
 """`copy … to` in a user's SQL writes one file outside of every store, and nothing else (API.md §4)."""
 
 import os
+import subprocess
+import sys
 
+import duckdb
 import pytest
 
 from nbflow import Engine, WorkflowEntrypoint
@@ -21,9 +24,18 @@ def place(tmp_path, monkeypatch):
     (tmp_path / "out").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "h.nbflow" / "artifacts")
     (tmp_path / "out" / "link.csv").symlink_to(tmp_path / "h.nbflow" / "artifacts" / "new.csv")
+    Engine(tmp_path / "other.duckdb").close()
+    (tmp_path / "linked.csv").symlink_to(tmp_path / "other.duckdb")
+    os.link(tmp_path / "other.duckdb", tmp_path / "hard.csv")
+    duckdb.connect(str(tmp_path / "plain.db")).close()
+    (tmp_path / "missing.nbflow" / "journal").mkdir(parents=True)
+    databases = [tmp_path / "other.duckdb", tmp_path / "plain.db"]
+    before = [path.read_bytes() for path in databases]
     with Engine(tmp_path / "h.duckdb") as engine:
         engine.register(Keeps).create("one").wait(30)
         yield engine
+    assert [path.read_bytes() for path in databases] == before
+    assert not (tmp_path / "other.duckdb.wal").exists()
 
 
 def stored(folder):
@@ -44,6 +56,13 @@ INSIDE = [
     "copy (select 1) to 'h.duckdb'",
     "copy (select 1) to 'h.duckdb.wal'",
     "copy (select 1) to 'other.nbflow/artifacts/new.csv'",
+    "copy (select 1) to 'other.duckdb'",
+    "copy (select 1) to 'other.duckdb.wal'",
+    "copy (select 1) to 'out/../other.duckdb' (format csv)",
+    "copy (select 1) to 'linked.csv'",
+    "copy (select 1) to 'hard.csv'",
+    "copy (select 1) to 'plain.db'",
+    "copy (select 1) to 'missing.duckdb'",
     "copy (select 1) to '.nbflow/new.csv'",
     "explain analyze copy (select 1) to 'link/new.csv'",
     "explain/**/analyze copy (select 1) to 'link/new.csv'",
@@ -80,6 +99,14 @@ def test_a_copy_into_a_store_is_refused_by_whatever_path_it_comes(place, tmp_pat
     assert len(place.workflow("Keeps").get("one").output) == 2_000_000
 
 
+def test_a_copy_to_a_database_that_is_open_here_leaves_its_lock_with_it(place, tmp_path):
+    with duckdb.connect(str(tmp_path / "open.db")):
+        with pytest.raises(UsageError, match="of another DuckDB database"):
+            place.sql("copy (select 1) to 'open.db'")
+        opens = [sys.executable, "-c", "import duckdb; duckdb.connect('open.db')"]
+        assert "Could not set lock" in subprocess.run(opens, capture_output=True, text=True, check=False).stderr
+
+
 @pytest.mark.parametrize("query", UNTOLD)
 def test_a_copy_whose_file_cannot_be_told_for_certain_is_refused(place, tmp_path, query):
     before = stored(tmp_path)
@@ -90,7 +117,16 @@ def test_a_copy_whose_file_cannot_be_told_for_certain_is_refused(place, tmp_path
     assert os.listdir("out") == ["link.csv"]
 
 
-@pytest.mark.parametrize("query", ["export database 'out'", "copy steps from 'out/a.csv'", "copy steps (name) from 'a to b'"])
+@pytest.mark.parametrize(
+    "query",
+    [
+        "update extensions",
+        "explain update extensions",
+        "export database 'out'",
+        "copy steps from 'out/a.csv'",
+        "copy steps (name) from 'a to b'",
+    ],
+)
 def test_neither_an_export_nor_a_copy_into_a_table_only_reads(place, query):
     with pytest.raises(UsageError, match="sql only reads the history"):
         place.sql(query)

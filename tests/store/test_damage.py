@@ -211,6 +211,80 @@ def test_a_journal_that_lost_what_was_promised_is_reported_and_what_is_left_of_i
         assert segment.with_name(f"{segment.name}.damaged").read_bytes() == data[:cut]
 
 
+NOISE = random.Random(7).randbytes(100_000)
+LOCKS = {"zeros": bytes(16), "noise": NOISE[:16], "cut": b"00000000", "empty": b"", "no number": b"no number at all\n"}
+JOURNALS: dict[str, Callable[[bytes], bytes]] = {
+    "zeros": lambda data: bytes(len(data)),
+    "many zeros": lambda _data: bytes(200_000),
+    "noise": lambda data: NOISE[: len(data)],
+    "much noise": lambda _data: NOISE,
+    "noise behind zeros": lambda data: bytes(len(data) // 2) + NOISE[: len(data) // 2],
+    "noise at its end": lambda data: data[: data.index(b'"step":"s9"')] + NOISE[:500],
+    "zeros, then its end": lambda data: bytes(400) + data[400:],
+    "empty": lambda _data: b"",
+}
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+@pytest.mark.parametrize("how", JOURNALS)
+def test_a_journal_harmed_together_with_the_lock_that_promised_it_is_refused_or_reported_and_kept(copies, how, lock):
+    file = copies(TWELVE)()
+    segment = segment_of(file)
+    bad = JOURNALS[how](segment.read_bytes())
+    segment.write_bytes(bad)
+    lock_of(file).write_bytes(LOCKS[lock])
+    assert re.search("missing or cut|damaged at byte", told(file))
+    before = listing(segment.parent)
+    try:
+        found, warnings = opened_with(file)
+    except StoreCorruptError as error:
+        assert "damaged at byte" in str(error)  # noqa: PT017
+        assert listing(segment.parent) == before
+    else:
+        assert found["a"][:8] == ALL[:8]
+        assert "missing or cut" in warnings[0]
+        assert segment.with_name(f"{segment.name}.damaged").read_bytes() == bad
+
+
+@pytest.mark.parametrize("lock", ["zeros", "noise", "no number"])
+def test_a_harmed_lock_without_a_journal_is_reported(copies, lock):
+    file = copies(TWELVE)()
+    segment_of(file).unlink()
+    lock_of(file).write_bytes(LOCKS[lock])
+    assert "missing or cut" in told(file)
+    assert "missing or cut" in opened_with(file)[1][0]
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_a_harmed_lock_beside_a_whole_journal_costs_nothing(copies, lock):
+    file = copies(TWELVE)()
+    lock_of(file).write_bytes(LOCKS[lock])
+    assert told(file) == ""
+    assert opened_with(file) == ({"a": ALL}, [])
+
+
+@pytest.mark.parametrize("left", [None, b"", bytes(65_600)])
+def test_what_a_death_before_the_first_sync_leaves_is_no_loss(opened, tmp_path, left):
+    journals = tmp_path / "history.nbflow" / "journal"
+    opened().close()
+    lease.LifeLock(journals, "e" * 32).forget()
+    if left is not None:
+        segments.segment_path(journals, "e" * 32, 0).write_bytes(left)
+    assert told(tmp_path / "history.duckdb") == ""
+    assert opened().warnings == []
+
+
+def test_what_stands_where_an_engine_promised_nothing_is_kept_if_it_is_no_journal(opened, tmp_path):
+    journals = tmp_path / "history.nbflow" / "journal"
+    opened().close()
+    lease.LifeLock(journals, "e" * 32).forget()
+    strange = segments.segment_path(journals, "e" * 32, 0)
+    strange.write_bytes(NOISE)
+    assert "missing or cut" in told(tmp_path / "history.duckdb")
+    assert "missing or cut" in opened().warnings[0]
+    assert strange.with_name(f"{strange.name}.damaged").read_bytes() == NOISE
+
+
 def test_a_journal_swapped_with_an_older_copy_of_itself_is_reported(tmp_path):
     file = tmp_path / "history.duckdb"
     killed_after(file, f"{TWELVE}\nimport shutil\n[s] = {{p for p in (store.path.parent / 'history.nbflow' / 'journal').glob('*.seg')}}\n"
@@ -442,7 +516,7 @@ def test_promises_and_marks_of_an_older_nbflow_are_none(opened, file):
     life.touch()
     again = opened()
     assert again.warnings == []
-    assert lease.promised(life.parent, "e" * 32) == 0
+    assert lease.promised(life.parent, "e" * 32) is None
     again.close()
     assert told(file) == ""
 

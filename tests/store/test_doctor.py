@@ -14,6 +14,7 @@ import duckdb
 import pytest
 
 import nbflow
+from nbflow.errors import StoreCorruptError, UndecodableError
 from nbflow.store import segments
 from nbflow.store.doctor import Severity, examine
 from nbflow.store.layout import Layout
@@ -104,11 +105,41 @@ def test_every_kind_of_damage_to_a_stored_file_is_named_with_its_step(store):
 
 @pytest.mark.parametrize(
     ("content", "says"),
-    [(b"hello", "is not a DuckDB file"), (b"SQLite format 3\0" + b"\0" * 4096, "is not a DuckDB file"), (b"", None)],
+    [(b"hello", "is not a DuckDB file"), (b"SQLite format 3\0" + b"\0" * 4096, "is not a DuckDB file"), (b"", "is empty")],
 )
-def test_a_file_of_another_kind_is_said_to_be_one(store, content, says):
+def test_a_file_of_another_kind_is_said_to_be_one_and_no_engine_takes_it(store, content, says):
     store.write_bytes(content)
-    assert (says or "is empty") in (wrong(store) if says else notes(store))
+    assert says in wrong(store)
+    with pytest.raises(StoreCorruptError, match="is not a DuckDB file"):
+        nbflow.Engine(store)
+
+
+@pytest.mark.parametrize("place", ["Keeps/k1", "Keeps"])
+def test_stored_files_behind_a_link_are_named_as_an_engine_refuses_them(store, tmp_path, place):
+    folder = Layout.of(store).artifacts / place
+    folder.rename(tmp_path / "elsewhere")
+    folder.symlink_to(tmp_path / "elsewhere")
+    assert "3: Keeps/k1/" in wrong(store)
+    assert "behind a symbolic link" in wrong(store)
+    with nbflow.Engine(store) as engine, pytest.raises(UndecodableError, match="link"):
+        print(engine.instance("k1").step("array").output)
+
+
+def test_after_a_death_a_folder_that_is_gone_is_told_without_accusing_the_file(tmp_path):
+    file = tmp_path / "history.duckdb"
+    with run(file, "ask") as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        deadline = time.monotonic() + 30
+        while not any("at work; 0 of its" in finding.what for finding in examine(file)):
+            assert time.monotonic() < deadline
+        process.kill()
+    shutil.rmtree(Layout.of(file).folder)
+    told = wrong(file)
+    assert "missing or cut" in told
+    assert "stored files missing, 3" in told
+    assert "cannot be read" not in told
+    assert any("whole" in finding.what for finding in examine(file))
 
 
 @pytest.mark.parametrize("content", [b"hello", None])

@@ -15,6 +15,7 @@ from nbflow.core.model import Kind
 from nbflow.errors import StoreCorruptError, StoreError, StoreLockedError, StoreVersionError, UsageError
 from nbflow.store import known, migrate
 from nbflow.store.database import Database
+from nbflow.store.doctor import Severity, examine
 from nbflow.store.history_store import FileStore
 from nbflow.store.layout import Layout
 from tests.store.actors import (
@@ -601,6 +602,40 @@ def test_a_backup_is_a_store_of_its_own(opened, tmp_path):
     assert copy.read(created) == store.read(created)
     with pytest.raises(UsageError, match="a backup never overwrites"):
         store.backup(there)
+
+
+@pytest.mark.parametrize("end", ["it lives", "it closed", "it died", "a copy of a copy"])
+def test_a_backup_misses_no_journal_of_the_engines_of_the_original(opened, file, tmp_path, end):
+    if end == "it died":
+        killed_after(file, "created = start_instance(store); store.append(finished(created, 's')); store.flush()")
+    store = opened()
+    created = 1 if end == "it died" else start_instance(store)
+    store.append(finished(created, "t"))
+    there = store.backup(tmp_path / "copy.duckdb")
+    if end == "a copy of a copy":
+        there = opened(there).backup(tmp_path / "second.duckdb")
+    if end == "it closed":
+        store.close()
+    assert [f.what for f in examine(there) if f.severity is Severity.WRONG] == []
+    copy = opened(there)
+    assert copy.warnings == []
+    assert "lost" not in copy.claim([created], owner(copy), "cell", force=True)[created][-1].body
+    copy.close()
+    assert [f.what for f in examine(there) if f.severity is Severity.WRONG] == []
+
+
+def test_a_backup_in_the_place_of_the_original_gets_what_journals_hold_beyond_it(file, opened, tmp_path):
+    killed_after(
+        file,
+        """
+        created = start_instance(store)
+        store.append(finished(created, "s")); store.flush()
+        store.backup(store.path.with_name("copy.duckdb"))
+        store.append(finished(created, "t")); store.flush()
+        """,
+    )
+    (tmp_path / "copy.duckdb").replace(file)
+    assert names(opened().read(1))[2:] == ["s", "t"]
 
 
 def test_compact_removes_what_is_deleted_and_keeps_seqs(opened, file):

@@ -547,6 +547,17 @@ def test_a_long_query_can_be_interrupted_and_the_store_goes_on(opened):
     assert start_instance(store) == 1
 
 
+def test_a_history_in_memory_of_nothing_is_asked_like_any_other():
+    store = MemoryStore()
+    try:
+        assert store.sql("select 1").fetchall() == [(1,)]
+        for view in queries.VIEWS:
+            assert store.sql(f"from {view}").fetchall() == []
+        assert queries.snapshot(store.sql).execute("select count(*) from instances").fetchall() == [(0,)]
+    finally:
+        store.close()
+
+
 def test_queries_over_a_history_in_memory_see_the_same_views():
     store = MemoryStore()
     try:
