@@ -1232,6 +1232,14 @@ function setReason(button, reason) {
 
 let ids = 0;
 
+/**
+ * Text that no other view has. A counter would not do: this module is loaded anew for each widget, and ids and the names of
+ * radios belong to the whole page; `crypto.randomUUID` is not there on plain http.
+ */
+function unique() {
+  return Array.from(crypto.getRandomValues(new Uint32Array(3)), (number) => number.toString(36)).join("");
+}
+
 // ----------------------------------------------------------------------------------------------------------------- link
 
 /** What this view says to the kernel and hears from it. */
@@ -3356,7 +3364,7 @@ function holdKeys(root, body, banners) {
 function render({ model, el }, from = {}) {
   /** @type {State} */
   let state = model.get("state");
-  const prefix = `nbf-${++ids}`;
+  const prefix = `nbf-${unique()}`;
   const link = new Link(model, () => update());
   const speaker = new Speaker();
   const notice = make("div", "nbf-notice", "", { role: "status" });
@@ -3390,7 +3398,19 @@ function render({ model, el }, from = {}) {
 
   function closePanel() {
     if (freshness(link, Date.now()).live) click(panel, header.close, { type: "close" });
-    else root.remove(); // nobody is there to empty the output: it is at least out of sight
+    else leave(); // nobody is there to empty the output: it is at least out of sight
+  }
+
+  /** Take this view away. */
+  function leave() {
+    inner?.();
+    inner = null;
+    clearInterval(timer);
+    unwatch();
+    link.close();
+    model.off("change:state", onState);
+    model.off("msg:custom", onMessage);
+    root.remove();
   }
 
   /**
@@ -3465,6 +3485,7 @@ function render({ model, el }, from = {}) {
   /** @param {any} message */
   function onMessage(message) {
     if (!message || typeof message !== "object") return;
+    if (message.type === "closed") return from.back ? from.back() : leave();
     if (message.type === "answer") {
       link.news = Date.now();
       link.drop(message.id)?.done(message);
@@ -3495,15 +3516,7 @@ function render({ model, el }, from = {}) {
   update();
   requestAnimationFrame(() => body.list.draw());
   link.hello();
-  return () => {
-    inner?.();
-    clearInterval(timer);
-    unwatch();
-    link.close();
-    model.off("change:state", onState);
-    model.off("msg:custom", onMessage);
-    root.remove();
-  };
+  return leave;
 }
 
 /** @param {() => void} back */
