@@ -80,12 +80,12 @@ class Loaded:
         def as_html(many: Any) -> str:
             from nbflow.jupyter.fallback import instances_html
 
-            return instances_html([one.view() for one in many])
+            return instances_html([one.view() for one in many], stable=self.settings.stable_output)
 
         def as_text(many: Any, printer: Any, _cycle: bool) -> None:
             from nbflow.jupyter.fallback import instances_text
 
-            printer.text(instances_text([one.view() for one in many]))
+            printer.text(instances_text([one.view() for one in many], stable=self.settings.stable_output))
 
         module, name = _SEVERAL.rsplit(".", 1)
         for kind, show in (("text/html", as_html), ("text/plain", as_text)):
