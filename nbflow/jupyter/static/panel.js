@@ -499,11 +499,13 @@ function fieldOf(schema, root, path, required, given) {
   const part = found ?? {};
   const value = given !== undefined ? given : whole.default;
   const label = typeof schema?.title === "string" ? schema.title : spoken(path[path.length - 1] ?? "answer");
-  const hint = typeof whole.description === "string" ? whole.description : "";
+  const described = typeof whole.description === "string" ? whole.description : "";
   /** @type {Field} */
-  const field = { kind: "json", path, label, hint, required, unset: nullable ? "null" : "", value };
+  const field = { kind: "json", path, label, hint: described, required, unset: nullable ? "null" : "", value };
   if (!required && value === undefined) field.unset = "omit";
-  return Object.assign(field, kindOf(part, root, path, value));
+  Object.assign(field, kindOf(part, root, path, value));
+  if (field.kind === "datetime") field.hint = [described, isNaive(value) ? "without a time zone" : "in this browser's time zone"].filter(Boolean).join(" · ");
+  return field;
 }
 
 /**
@@ -614,7 +616,7 @@ export function readField(field, raw) {
     case "time":
       return raw ? good(String(raw)) : bad(field.kind === "date" ? "choose a date" : "choose a time");
     case "datetime":
-      return raw ? good(withOffset(String(raw))) : bad("choose a date and a time");
+      return raw ? good(readMoment(field, String(raw))) : bad("choose a date and a time");
     case "list": {
       const lines = String(raw).split("\n");
       while (lines.length && !lines[lines.length - 1].trim()) lines.pop();
@@ -648,6 +650,30 @@ function readNumber(kind, raw) {
   return Number.isSafeInteger(value) ? { ok: true, value } : { ok: false, error: "too large a number to be sent exactly" };
 }
 
+/**
+ * What nobody has changed goes back as it came. What is written in place of a moment without a time zone has none either: the
+ * kernel's zone is not this browser's, and which one was meant nobody knows here.
+ * @param {Field} field
+ * @param {string} raw
+ */
+function readMoment(field, raw) {
+  const given = field.value;
+  if (typeof given === "string" && withSeconds(raw) === withSeconds(firstRaw(field))) return given;
+  return isNaive(given) ? withSeconds(raw) : withOffset(raw);
+}
+
+const ZONE = /([zZ]|[+-]\d\d:?\d\d)$/;
+
+/** @param {unknown} moment ISO 8601, or nothing */
+function isNaive(moment) {
+  return typeof moment === "string" && moment !== "" && !ZONE.test(moment);
+}
+
+/** @param {string} local as a control gives it: without seconds where they are 0 */
+function withSeconds(local) {
+  return local.replace(" ", "T").replace(/T\d\d:\d\d$/, "$&:00");
+}
+
 /** @param {string} text */
 function short(text) {
   return text.length > 24 ? `${text.slice(0, 23)}…` : text;
@@ -661,8 +687,7 @@ export function withOffset(local) {
   const minutes = -new Date(local).getTimezoneOffset();
   if (!Number.isFinite(minutes)) return local;
   const pad = (/** @type {number} */ n) => String(Math.floor(Math.abs(n))).padStart(2, "0");
-  const seconds = /T\d\d:\d\d$/.test(local) ? ":00" : "";
-  return `${local}${seconds}${minutes < 0 ? "-" : "+"}${pad(minutes / 60)}:${pad(minutes % 60)}`;
+  return `${withSeconds(local)}${minutes < 0 ? "-" : "+"}${pad(minutes / 60)}:${pad(minutes % 60)}`;
 }
 
 /**
@@ -686,7 +711,7 @@ export function firstRaw(field) {
 
 /** @param {string} text ISO 8601 as `<input type=datetime-local>` takes it: in this browser's time zone */
 function localInput(text) {
-  if (!/([zZ]|[+-]\d\d:?\d\d)$/.test(text)) return text.slice(0, 19);
+  if (isNaive(text)) return text.slice(0, 19);
   const at = new Date(text);
   if (Number.isNaN(at.getTime())) return "";
   return new Date(at.getTime() - at.getTimezoneOffset() * 60000).toISOString().slice(0, 19);
