@@ -311,7 +311,9 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
                     self._answer(message_id)
                 case CloseOutput():
                     self._answer(message_id)
-                    self._empty_outputs()
+                    view = _silently(self._inst.view)
+                    for display in list(self._displays):
+                        display.empty(view)
                     # Views of a page that was loaded again, or of another tab, know nothing of the displays.
                     self._say({"type": "closed"})
                 case Hello() | Heard():

@@ -725,6 +725,9 @@ def test_the_panels_own_cross_empties_its_output(publisher) -> None:
     assert not page.ask(type="close", id="w", engine="engine-0")["ok"]
     assert page.ask(type="close", id="x", engine="engine-1")["ok"]
     assert (shown, {"text/html": "", "text/plain": ""}, True) in publisher.published
+    page.inst.write(Kind.COMPLETED, 2)
+    page.run(60)
+    assert publisher.published[-1][1]["text/plain"] == "Ingest: complete", "the line above stays true"
 
 
 def test_the_cross_is_told_to_views_that_belong_to_no_known_output(page) -> None:
