@@ -266,6 +266,20 @@ test("a moment without a time zone stays without one, and what nobody has change
   assert.equal(field(undefined).hint, "in this browser's time zone");
 });
 
+test("times of day and lists that nobody has changed go back as they came too", () => {
+  const field = (more) => panel.formOf({ type: "object", properties: { it: more } }).fields[0];
+  const time = (given, raw) => panel.readField(field({ type: "string", format: "time", default: given }), raw).value;
+  for (const [given, shown] of [["10:30:00", "10:30"], ["10:30:00.5", "10:30"], ["10:30:07+02:00", "10:30:07"], ["10:30Z", "10:30"], ["10:30+02:00", "10:30"]]) {
+    assert.equal(panel.firstRaw(field({ type: "string", format: "time", default: given })).replace(/:00$/, ""), shown);
+    assert.equal(time(given, shown), given);
+  }
+  assert.equal(time("10:30:07+02:00", "11:45"), "11:45+02:00");
+  assert.equal(time(undefined, "11:45"), "11:45");
+  const list = field({ type: "array", items: { type: "string" }, default: ["x", ""] });
+  assert.deepEqual(panel.readField(list, "x\n").value, ["x", ""]);
+  assert.deepEqual(panel.readField(list, "x\ny\n").value, ["x", "y"]);
+});
+
 test("a field's name can't reach into the page's own objects", () => {
   const payload = panel.placed(panel.placed({}, ["__proto__", "hit"], 1), ["constructor"], 2);
   assert.equal({}.hit, undefined);

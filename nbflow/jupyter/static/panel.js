@@ -613,11 +613,13 @@ export function readField(field, raw) {
     case "number":
       return readNumber(field.kind, String(raw));
     case "date":
+      return raw ? good(String(raw)) : bad("choose a date");
     case "time":
-      return raw ? good(String(raw)) : bad(field.kind === "date" ? "choose a date" : "choose a time");
+      return raw ? good(readTime(field, String(raw))) : bad("choose a time");
     case "datetime":
       return raw ? good(readMoment(field, String(raw))) : bad("choose a date and a time");
     case "list": {
+      if (Array.isArray(field.value) && field.value.length && raw === firstRaw(field)) return good(field.value);
       const lines = String(raw).split("\n");
       while (lines.length && !lines[lines.length - 1].trim()) lines.pop();
       if (field.item === "text") return good(lines);
@@ -660,6 +662,18 @@ function readMoment(field, raw) {
   const given = field.value;
   if (typeof given === "string" && withSeconds(raw) === withSeconds(firstRaw(field))) return given;
   return isNaive(given) ? withSeconds(raw) : withOffset(raw);
+}
+
+/**
+ * The same for a time of day: one with a zone keeps it, since no date says what this browser's is.
+ * @param {Field} field
+ * @param {string} raw
+ */
+function readTime(field, raw) {
+  const given = typeof field.value === "string" ? field.value : "";
+  const seconds = (/** @type {string} */ text) => text.replace(/^\d\d:\d\d$/, "$&:00");
+  if (given && seconds(raw) === seconds(firstRaw(field))) return given;
+  return raw + (ZONE.exec(given)?.[0] ?? "");
 }
 
 const ZONE = /([zZ]|[+-]\d\d:?\d\d)$/;
@@ -706,6 +720,7 @@ export function firstRaw(field) {
   if (value === undefined || value === null) return "";
   if (kind === "list") return Array.isArray(value) ? value.join("\n") : "";
   if (kind === "datetime") return localInput(String(value));
+  if (kind === "time") return /^\d\d:\d\d(:\d\d)?/.exec(String(value))?.[0] ?? "";
   return String(value);
 }
 
@@ -1887,7 +1902,7 @@ function makeControl(field, id) {
   for (const [name, value] of [["min", field.min], ["max", field.max], ["step", field.step], ["maxlength", field.length]]) {
     if (value !== undefined && value !== null) control.setAttribute(String(name), String(value));
   }
-  if (field.kind === "datetime") control.step = "1";
+  if (field.kind === "datetime" || field.kind === "time") control.step = "1";
   if (field.kind === "list") control.placeholder = "one a line";
   if (field.kind === "choice") {
     if (first === "") control.append(make("option", "", "choose…", { value: "" }));
