@@ -111,6 +111,7 @@ def test_the_exit_code_says_how_it_ended(shell):
     shell("run", "flows.py:Nothing", code=2)
     shell("run", "flows.py", code=2)
     shell("list", "--limit", "none", code=2)
+    shell("unschedule", code=2)
     shell("frobnicate", code=2)
 
 

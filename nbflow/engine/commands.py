@@ -225,9 +225,22 @@ def _schedules(engine: "Engine", call: Call) -> Answer:
 
 
 def _unschedule(engine: "Engine", call: Call) -> Answer:
-    workflow = call.words["WORKFLOW"]
+    workflow = call.words.get("WORKFLOW") or _the_scheduled(engine, call.instance)
     engine.schedules.remove(workflow)
     return Answer(f"removed the schedule of {workflow!r}; its instances stay")
+
+
+def _the_scheduled(engine: "Engine", shown: "WorkflowInstance | None") -> str:
+    """The workflow that `unschedule` alone means: that of the instance shown last, else the only one with a schedule."""
+    scheduled = sorted(engine.schedules.all())
+    if shown is not None and shown.workflow_name in scheduled:
+        return shown.workflow_name
+    if len(scheduled) == 1:
+        return scheduled[0]
+    if not scheduled:
+        raise UsageError("there is no schedule to remove")
+    message = f"which schedule? name its workflow: {listed(scheduled)}; nothing was removed"
+    raise UsageError(message)
 
 
 def _compact(engine: "Engine", _call: Call) -> Answer:
@@ -344,7 +357,7 @@ COMMANDS: dict[str, Command] = {
         ),
         Command("history", "the entries of an instance, oldest first", _history, (_ID,)),
         Command("schedules", "the schedules of this store", _schedules, (Word("WORKFLOW"),)),
-        Command("unschedule", "take a workflow's schedule away", _unschedule, (Word("WORKFLOW", optional=False),)),
+        Command("unschedule", "take a workflow's schedule away", _unschedule, (Word("WORKFLOW"),)),
         Command("compact", "drop what deleted instances left, rewrite the file", _compact, (), (), Front.SHELL),
         Command("backup", "copy the store to PATH", _backup, (Word("PATH", optional=False),), (), Front.SHELL),
         Command("doctor", "look the store over: what is wrong, and what to do", None, (), (), Front.SHELL),

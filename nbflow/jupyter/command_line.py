@@ -89,7 +89,7 @@ class CommandLine:
             message = f"%workflow {command.name}: {words[0]!r} is one word too many; it is written: {command.usage}"
             raise UsageError(message)
         if instance is None and "--older-than" not in given:
-            instance = self._magics.last_shown if command.takes_instance else None
+            instance = self._magics.last_shown if command.takes_instance or command.name == "unschedule" else None
         return Call(instance, found, given.options)
 
     def _take_instance(self, command: Command, words: list[str]) -> tuple[list[str], "WorkflowInstance | None"]:
@@ -147,7 +147,7 @@ class CommandLine:
     def _show(self, instance: "WorkflowInstance") -> "WorkflowInstance":
         self._magics.last_shown = instance
         if not self._magics.in_kernel:
-            say(step_table(instance.steps))  # the value's own line comes after it
+            say(step_table(instance.steps, stable=self._magics.settings.stable_output))  # the value's own line comes after it
             return instance
         self._magics.display(instance)
         return self._magics.as_value(instance)

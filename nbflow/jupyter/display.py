@@ -93,11 +93,16 @@ class Display:
         return None if wanted is None or not self._open else max(0.0, self._written + REWRITE - now)
 
     def close(self, view: InstanceView | None = None) -> None:
-        """Empty the panel's output; the twin stays, written once more where *view* is given."""
+        """Empty the panel's output; the twin stays as it is, written once more where *view* is given."""
+        with self._lock:
+            self.empty(view)
+            self._open = False
+
+    def empty(self, view: InstanceView | None = None) -> None:
+        """Empty the panel's output; the twin stays and is kept true, written at once where *view* is given."""
         with self._lock:
             if not self._open:
                 return
-            self._open = False
             try:
                 if view is not None:
                     self._write(view, update=True)

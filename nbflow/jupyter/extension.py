@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from traitlets import Any as AnyTrait
-from traitlets import Bool, Unicode
+from traitlets import Bool, TraitError, Unicode, validate
 from traitlets.config import Configurable
 
 from nbflow.engine import current
@@ -37,6 +37,17 @@ class NBFlow(Configurable):  # type: ignore[misc, unused-ignore]
     panel = Bool(default_value=True, help="Show the panel under the cell; without it only the summary.").tag(config=True)
     stable_output = Bool(default_value=False, help="Leave times and generated ids out of outputs, for nbval.").tag(config=True)
     notify = AnyTrait(None, allow_none=True, help="A callable (instance, what): waiting, errored, complete.").tag(config=True)
+
+    @validate("notify")  # type: ignore[misc, untyped-decorator, unused-ignore]
+    def _check_notify(self, proposal: Any) -> Any:
+        """Refuse here what the engine would refuse at each later command."""
+        if proposal["value"] is not None and not callable(proposal["value"]):
+            message = (
+                f"NBFlow.notify = {proposal['value']!r} is nothing to call; give a callable (instance, what), "
+                "where what is 'waiting', 'errored' or 'complete', or None"
+            )
+            raise TraitError(message)
+        return proposal["value"]
 
     def keywords(self) -> dict[str, Any]:
         """What the engine is made with."""
@@ -80,12 +91,12 @@ class Loaded:
         def as_html(many: Any) -> str:
             from nbflow.jupyter.fallback import instances_html
 
-            return instances_html([one.view() for one in many])
+            return instances_html([one.view() for one in many], stable=self.settings.stable_output)
 
         def as_text(many: Any, printer: Any, _cycle: bool) -> None:
             from nbflow.jupyter.fallback import instances_text
 
-            printer.text(instances_text([one.view() for one in many]))
+            printer.text(instances_text([one.view() for one in many], stable=self.settings.stable_output))
 
         module, name = _SEVERAL.rsplit(".", 1)
         for kind, show in (("text/html", as_html), ("text/plain", as_text)):

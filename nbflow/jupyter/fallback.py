@@ -9,6 +9,7 @@ import json
 import shlex
 from collections.abc import Iterable, Sequence
 
+from nbflow import ids
 from nbflow.core.model import FINISHED, Status, StepState
 from nbflow.jupyter import words
 from nbflow.store.views import InstanceView, StepView
@@ -52,33 +53,46 @@ def html(view: InstanceView, rows: Sequence[StepView], *, stable: bool, line: st
     return _page(view, [], notes=0, stable=stable, line="")
 
 
-def instances_text(views: Sequence[InstanceView]) -> str:
-    """Give instances one a line, as `text` does, with their ids: a list without ids says nothing."""
+def instances_text(views: Sequence[InstanceView], *, stable: bool) -> str:
+    """Give instances one a line, as `text` does, with their ids: a list without ids says nothing.
+
+    *stable*: what is generated of an id is left out.
+    """
     if not views:
         return "no instances"
-    width = max(len(words.first_line(view.instance_id, 100)) for view in views)
-    return "\n".join(f"{words.first_line(view.instance_id, 100):<{width}}  {text(view)}" for view in views)
+    names = [_name(view, stable=stable) for view in views]
+    width = max(map(len, names))
+    return "\n".join(f"{name:<{width}}  {text(view)}" for name, view in zip(names, views))
 
 
-def instances_html(views: Sequence[InstanceView]) -> str:
-    """Give a table of instances: status, id, progress, when it started and how long it took."""
-    heads = ("status", "workflow", "id", "steps", "started", "took")
+def instances_html(views: Sequence[InstanceView], *, stable: bool) -> str:
+    """Give a table of instances: status, id, progress, when it started and how long it took.
+
+    *stable*: without times, and without what is generated of an id.
+    """
+    heads = ("status", "workflow", "id", "steps") + (() if stable else ("started", "took"))
     body = []
     for view in views[:_INSTANCES]:
         cells = [
             _td(_status(view)),
             _td(_safe(view.workflow, 80)),
-            _td(_safe(view.instance_id, 100), f"{_CELL};{_CODE}"),
+            _td(_safe(_name(view, stable=stable)), f"{_CELL};{_CODE}"),
             _td(_safe(words.progress_text(view))),
-            _td(_safe(words.moment_text(view.started_at))),
-            _td(_safe(words.between(view.started_at, view.ended_at)), _NUMBER),
         ]
+        if not stable:
+            cells.append(_td(_safe(words.moment_text(view.started_at))))
+            cells.append(_td(_safe(words.between(view.started_at, view.ended_at)), _NUMBER))
         body.append(f"<tr>{''.join(cells)}</tr>")
     if not body:
         return "<div>no instances</div>"
     more = len(views) - len(body)
     note = f'<div style="{_MUTED}">{more:,} more are not shown</div>' if more > 0 else ""
     return f'<table style="border-collapse:collapse">{_header(heads)}<tbody>{"".join(body)}</tbody></table>{note}'
+
+
+def _name(view: InstanceView, *, stable: bool) -> str:
+    name = words.first_line(view.instance_id, 100)
+    return ids.GENERATED.sub("…", name) if stable else name
 
 
 def _chosen(rows: Sequence[StepView], count: int = STEPS) -> list[StepView]:

@@ -12,6 +12,7 @@ from nbflow.clock import SystemClock
 from nbflow.core import names
 from nbflow.engine import current
 from nbflow.errors import NbflowError, UsageError
+from nbflow.jupyter import stable
 from nbflow.jupyter.cell import parse_cell, run_cell
 from nbflow.jupyter.command_line import CommandLine, line_help
 from nbflow.jupyter.each import Group
@@ -179,7 +180,7 @@ class WorkflowMagics:
             return self._each(engine, workflow, asked)
         opened = engine.open(workflow, asked.instance_id, params, again=asked.again)
         if (stays := engine.schedules.line(workflow.name)) is not None:
-            say(f"{stays}; %workflow unschedule {workflow.name} removes it")
+            self._say(f"{stays}; %workflow unschedule {workflow.name} removes it")
         instance = opened.instance
         if asked.bind is not None:
             self.shell.user_ns[asked.bind] = instance
@@ -210,9 +211,12 @@ class WorkflowMagics:
         """Say what a cell without an instance of its own has done."""
         if cron is not None:
             engine.schedules.set(workflow, cron, None, catch_up=True)
-            say(engine.schedules.line(workflow.name))
+            self._say(engine.schedules.line(workflow.name) or "")
         else:
             say(f"registered workflow {workflow.name!r}")
+
+    def _say(self, line: str) -> None:
+        say(stable.text(line) if self.settings.stable_output else line)
 
     def _each(self, engine: "Engine", workflow: "Workflow", asked: CellLine) -> Any:
         """Run the cell for each params; its value is the table of all instances."""

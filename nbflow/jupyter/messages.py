@@ -168,6 +168,7 @@ class CloseOutput:
     """The panel's own ✕: take it out of the notebook, leave the line above."""
 
     id: str
+    engine: str
 
 
 Question = AskRows | AskStep | AskEvents | AskLog | AskInstances | AskPlan | OpenInstance
@@ -315,7 +316,7 @@ _KINDS: dict[str, tuple[Callable[[Fields], Message], frozenset[str]]] = {
     "retry": (_retry, frozenset({"id", "engine", "key"})),
     "command": (_command, frozenset({"id", "engine", "control"})),
     "decide": (_decide, frozenset({"id", "engine", "name", "count", "payload"})),
-    "close": (lambda raw: CloseOutput(_id(raw)), frozenset({"id"})),
+    "close": (lambda raw: CloseOutput(_id(raw), _text(raw, "engine", _TEXT_CHARACTERS)), frozenset({"id", "engine"})),
 }
 
 

@@ -301,7 +301,9 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
         message_id: str = message.id  # type: ignore[union-attr]
         try:
             match message:
-                case Command() | Decide() | Restart() | Retry() if message.engine != self._inst.engine.engine_id:
+                case Command() | Decide() | Restart() | Retry() | CloseOutput() if (
+                    message.engine != self._inst.engine.engine_id
+                ):
                     text = "this panel was drawn by a kernel that is gone; nothing was done; run the cell again"
                     self._answer(message_id, error=text)
                 case Command() | Decide() | Restart() | Retry():
@@ -309,7 +311,11 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
                     self._answer(message_id)
                 case CloseOutput():
                     self._answer(message_id)
-                    self._empty_outputs()
+                    view = _silently(self._inst.view)
+                    for display in list(self._displays):
+                        display.empty(view)
+                    # Views of a page that was loaded again, or of another tab, know nothing of the displays.
+                    self._say({"type": "closed"})
                 case Hello() | Heard():
                     pass
                 case _:

@@ -43,8 +43,10 @@ class Table:
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def step_table(steps: Sequence[StepView]) -> Table:
-    """The steps of an instance, for where no panel can be shown."""
+def step_table(steps: Sequence[StepView], *, stable: bool) -> Table:
+    """The steps of an instance, for where no panel can be shown; *stable* without times."""
+    if stable:
+        return Table(("step", "status", "error"), [(str(step.key), step.status.value, str(step.error or "")) for step in steps])
     rows = [(str(step.key), step.status.value, step.started_at, step.ended_at, str(step.error or "")) for step in steps]
     return Table(("step", "status", "started", "ended", "error"), rows)
 

@@ -17,6 +17,7 @@ import msgspec
 
 from nbflow.errors import NotSerialisableError, UsageError
 from nbflow.values import codec, validators
+from nbflow.values.declared import arrange, hints_of
 
 Place = tuple[str, ...]
 _LONGEST = 300
@@ -63,7 +64,9 @@ def describe(schema: Any, what: str) -> dict[str, Any]:
     if (named := _values_of_enum(schema)) is not None:
         return named
     try:
-        return _by_pydantic(schema) if _is_pydantic(schema) else _with_moments(_opened(msgspec.json.schema(schema)), schema)
+        if _is_pydantic(schema):
+            return _by_pydantic(schema)
+        return _with_moments(_opened(arrange(msgspec.json.schema(schema), schema)), schema)
     except (TypeError, RuntimeError, NameError) as error:
         msg = f"{what}={schema!r} has no JSON schema ({error}); give a type, a dataclass, a pydantic model or a JSON schema"
         raise UsageError(msg) from None
@@ -171,7 +174,7 @@ def _with_moments(described: dict[str, Any], schema: Any, definitions: dict[str,
     """The same schema that says of `datetime` fields what they are: without a time zone they would be any text."""
     definitions = described.get("$defs", {}) if definitions is None else definitions
     for name, part in described.get("properties", {}).items():
-        hint = _hints(schema).get(name)
+        hint = hints_of(schema).get(name)
         options = [hint, *typing.get_args(hint)]
         parts = [part, *part.get("anyOf", ())]
         for one in parts:
@@ -181,13 +184,6 @@ def _with_moments(described: dict[str, Any], schema: Any, definitions: dict[str,
         if nested is not None and hint is not None and "properties" in nested and definitions is not nested:
             _with_moments(nested, hint, {})
     return described
-
-
-def _hints(schema: Any, *, include_extras: bool = False) -> dict[str, Any]:
-    try:
-        return typing.get_type_hints(schema, include_extras=include_extras)
-    except (TypeError, NameError, AttributeError):  # no class, or names that are not there now
-        return {}
 
 
 def _opened(described: dict[str, Any]) -> dict[str, Any]:
@@ -223,7 +219,7 @@ def _constrained(schema: Any, seen: set[int]) -> bool:
     if any(type(note).__module__.partition(".")[0] in _PYDANTICS for note in getattr(schema, "__metadata__", ())):
         return True
     has_fields = hasattr(schema, "__dataclass_fields__") or typing.is_typeddict(schema)
-    fields = _hints(schema, include_extras=True).values() if has_fields else ()
+    fields = hints_of(schema, include_extras=True).values() if has_fields else ()
     return any(_constrained(part, seen) for part in (*typing.get_args(schema), *fields))
 
 
@@ -233,5 +229,4 @@ _PYDANTICS = ("pydantic", "annotated_types")
 def _by_pydantic(schema: Any) -> dict[str, Any]:
     from pydantic import TypeAdapter
 
-    described: dict[str, Any] = TypeAdapter(schema).json_schema()
-    return described
+    return arrange(TypeAdapter(schema).json_schema(), schema)

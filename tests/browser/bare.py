@@ -11,15 +11,13 @@ NOW = 1_890_000_000_000  # what the page's clock says where a test installs one
 
 # Answers as panel.py does. `silent` keeps answers back; `rowOf` makes row n of a large instance.
 KERNEL = """
-window.mount = async ({js, css, state, details, silent, theme, answers}) => {
+window.mount = async ({js, css, state, details, silent, theme, answers, views}) => {
   document.body.dataset.jpThemeLight = String(theme === 'light');
   document.body.style.background = theme === 'light' ? '#fff' : '#111';
   const style = document.createElement('style');
   style.textContent = css + (theme === 'light' ? '' :
     ':root{--jp-layout-color0:#111;--jp-content-font-color1:#fff}');
   document.head.append(style);
-  const host = document.createElement('div');
-  document.body.append(host);
   const handlers = {};
   const fire = (name, message) => (handlers[name] ?? []).forEach((handler) => handler(message));
   const rowOf = (i) => ({i, key: ['do', 'embed', i + 1, null], state: 'finished', started: 1000, ended: 2000, note: 'row ' + i});
@@ -55,7 +53,11 @@ window.mount = async ({js, css, state, details, silent, theme, answers}) => {
   }, 5000);
   const module = await import(URL.createObjectURL(new Blob([js], {type: 'text/javascript'})));
   const begin = performance.now();
-  window.cleanup = module.default.render({model, el: host});
+  for (let view = 0; view < views; view++) {
+    const host = document.createElement('div');
+    document.body.append(host);
+    window.cleanup = module.default.render({model, el: host});
+  }
   window.handlers = handlers;
   window.opened = performance.now() - begin;
 };
@@ -112,14 +114,25 @@ def mount(
     silent: bool = False,
     theme: str = "light",
     answers: dict | None = None,
+    views: int = 1,
+    beside: bool = False,
 ) -> None:
-    """Draw the panel; *answers* are what the kernel says to questions, by their type."""
-    page.set_content("<title>panel</title>")
-    page.evaluate(KERNEL)
+    """Draw the panel; *answers* are what the kernel says to questions, by their type; *beside* what is drawn already."""
+    if not beside:
+        page.set_content("<title>panel</title>")
+        page.evaluate(KERNEL)
     sources = {"js": (STATIC / "panel.js").read_text(), "css": (STATIC / "panel.css").read_text()}
     page.evaluate(
         "(given) => window.mount(given)",
-        {**sources, "state": shown, "details": details or {}, "silent": silent, "theme": theme, "answers": answers},
+        {
+            **sources,
+            "state": shown,
+            "details": details or {},
+            "silent": silent,
+            "theme": theme,
+            "answers": answers,
+            "views": views,
+        },
     )
 
 

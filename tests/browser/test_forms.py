@@ -113,6 +113,24 @@ def test_what_is_filled_in_is_what_is_sent(page) -> None:
     }
 
 
+def test_times_as_they_stand_in_a_real_control_go_back_unchanged_and_edited_ones_keep_having_no_zone(page) -> None:
+    stood = {
+        "at": "2026-12-01T10:30:00",
+        "exact": "2026-12-01T10:30:00.250000",
+        "daily": "06:00:00.5",
+        "there": "06:00:07+02:00",
+    }
+    formats = dict.fromkeys(("at", "exact"), "date-time") | dict.fromkeys(("daily", "there"), "time")
+    properties = {name: {"type": "string", "format": formats[name], "default": stood[name]} for name in stood}
+    panel = asked(page, {"type": "object", "properties": {**properties, "why": {"type": "string", "default": ""}}})
+    panel.banner.get_by_role("button", name="Send", exact=False).first.click()
+    page.clock.run_for(100)
+    panel.banner.get_by_label("at", exact=True).fill("2026-12-01T11:45")
+    panel.banner.get_by_role("button", name="Send", exact=False).first.click()
+    assert decided(page) == [{**stood, "why": ""}, {**stood, "at": "2026-12-01T11:45:00", "why": ""}]
+    expect(panel.banner.get_by_text("without a time zone")).to_have_count(2)
+
+
 def test_what_cannot_be_read_is_said_at_its_field_and_nothing_is_sent(page) -> None:
     panel = asked(page, Review)
     size = panel.banner.get_by_label("sample size")

@@ -247,6 +247,39 @@ test("what stands in a field becomes the payload's value or says what is wrong w
   assert.match(read("json", "{"), /^! not JSON/);
 });
 
+test("a moment without a time zone stays without one, and what nobody has changed goes back as it came", () => {
+  const field = (given) => panel.formOf({ type: "object", properties: { at: { type: "string", format: "date-time", default: given } } }).fields[0];
+  const read = (given, raw) => panel.readField(field(given), raw).value;
+  const shown = (given) => panel.firstRaw(field(given)).replace(/:00$/, ""); // a browser leaves out seconds that are 0
+  for (const given of ["2026-12-01T10:30:00", "2026-12-01 10:30:00", "2026-12-01T10:30:00.123456", "2026-12-01T10:30:00+02:00", "2026-12-01T10:30:07Z"]) {
+    assert.equal(read(given, shown(given)), given);
+    assert.equal(read(given, panel.firstRaw(field(given))), given);
+  }
+  assert.equal(read("2026-12-01T10:30:00", "2026-12-01T11:45"), "2026-12-01T11:45:00");
+  assert.equal(read("2026-12-01T10:30:00", "2026-12-01T11:45:09"), "2026-12-01T11:45:09");
+  for (const given of ["2026-12-01T10:30:00+02:00", undefined, null]) {
+    const sent = read(given, "2027-01-01T00:00");
+    assert.match(sent, /^2027-01-01T00:00:00[+-]\d\d:\d\d$/);
+    assert.equal(new Date(sent).getTime(), new Date("2027-01-01T00:00").getTime());
+  }
+  assert.equal(field("2026-12-01T10:30:00").hint, "without a time zone");
+  assert.equal(field(undefined).hint, "in this browser's time zone");
+});
+
+test("times of day and lists that nobody has changed go back as they came too", () => {
+  const field = (more) => panel.formOf({ type: "object", properties: { it: more } }).fields[0];
+  const time = (given, raw) => panel.readField(field({ type: "string", format: "time", default: given }), raw).value;
+  for (const [given, shown] of [["10:30:00", "10:30"], ["10:30:00.5", "10:30"], ["10:30:07+02:00", "10:30:07"], ["10:30Z", "10:30"], ["10:30+02:00", "10:30"]]) {
+    assert.equal(panel.firstRaw(field({ type: "string", format: "time", default: given })).replace(/:00$/, ""), shown);
+    assert.equal(time(given, shown), given);
+  }
+  assert.equal(time("10:30:07+02:00", "11:45"), "11:45+02:00");
+  assert.equal(time(undefined, "11:45"), "11:45");
+  const list = field({ type: "array", items: { type: "string" }, default: ["x", ""] });
+  assert.deepEqual(panel.readField(list, "x\n").value, ["x", ""]);
+  assert.deepEqual(panel.readField(list, "x\ny\n").value, ["x", "y"]);
+});
+
 test("a field's name can't reach into the page's own objects", () => {
   const payload = panel.placed(panel.placed({}, ["__proto__", "hit"], 1), ["constructor"], 2);
   assert.equal({}.hit, undefined);

@@ -10,6 +10,7 @@ import nbflow
 from nbflow.engine.commands import COMMANDS, Answer, Front, commands
 from nbflow.ids import new_instance_id
 from nbflow.jupyter.stable import stable
+from nbflow.jupyter.table import step_table
 from nbflow.jupyter.words import say
 from tests.jupyter.kernels import Kernel, kernel_in
 
@@ -110,6 +111,63 @@ def test_only_what_is_generated_of_an_id_is_left_out():
     assert told.line == "sent 'go' to 'ingest-…'"
     assert told.columns == ("id", "more")
     assert told.rows == [("ingest-…", "…"), ("ingest-….c-1", "my-own-id"), ("nightly-…", "due_at=…")]
+
+
+def test_of_a_store_stable_output_says_what_the_next_run_finds_too():
+    facts = {"path": "/home/ann/.nbflow/history.duckdb", "size": 9, "entries": 3, "uid": "0" * 32, "schema": 2, "trouble": None}
+    told = stable(Answer("", ("fact", "value"), list(facts.items())))
+    assert told.rows == [("path", "history.duckdb"), ("schema", 2), ("trouble", None)]
+    assert [line.split() for line in repr(step_table([], stable=True)).splitlines()] == [["step", "status", "error"]]
+
+
+def test_of_a_history_stable_output_leaves_out_what_hangs_on_how_fast_a_body_was():
+    rows = [(7, 1, "do.started", "load", ""), (9, 2, "do.finished", "load", "attempt=1"), (10, 3, "wait.started", "ask", "")]
+    told = stable(Answer("", ("seq", "recorded", "what", "step", "more"), rows))
+    assert told.columns == ("what", "step", "more")
+    assert told.rows == [("do.finished", "load", "attempt=1"), ("wait.started", "ask", "")]
+
+
+def test_no_answer_of_any_command_differs_between_two_stores_where_stable_output_is_asked_for(tmp_path):
+    def told(folder: Path) -> list[str]:
+        folder.mkdir()
+        with kernel_in(folder, env={"NBFLOW_STABLE_OUTPUT": "1"}) as kernel:
+            kernel.run(SETUP, ok=True)
+            kernel.run(ASKS.format(line=" --as inst"), ok=True)
+            kernel.run("inst.wait(20)", ok=True)
+            cells = [ASKS.format(line="--schedule '17 3 1 * *'"), ASKS.format(line="")]
+            cells += [ASKS.format(line="--each [{'i': 1}] --wait 9"), "engine.list()"]
+            lines = ["store", "list", "show", "schedules", "wait 1", "pause", "resume", "retry-now", "send-event inst other 1"]
+            lines += ["terminate", "restart", "wait 5", "history", "delete", "delete --older-than 9d", "unschedule"]
+            found = []
+            for cell in [*cells, *(f"%workflow {line}" for line in lines)]:
+                out = kernel.run(cell, ok=True)
+                html = [bundle.get("text/html") for bundle in (*out.displays, out.result or {})]
+                found.append(f"{cell}: {out.text} {html}")
+            return found
+
+    first, second = told(tmp_path / "a"), told(tmp_path / "b")
+    assert first == second
+    assert not [text for text in first if re.search(r"\d\d:\d\d|\d\d\d\d-\d\d|\d(ms|\.\ds)|[0-9a-f]{32}", text)]
+
+
+UNSCHEDULED = "removed the schedule of 'Asks'; its instances stay\n"
+
+
+def test_unschedule_alone_means_the_workflow_shown_last_else_the_only_one_with_a_schedule(kernel):
+    def scheduled() -> list[str]:
+        return kernel.evaluate("sorted(engine.schedules.all())")
+
+    assert "there is no schedule" in kernel.run("%workflow unschedule").error
+    kernel.run(ASKS.format(line="--schedule '0 6 * * *'"), ok=True)
+    kernel.run(ASKS.format(line="--schedule '0 6 * * *'").replace("Asks(", "Other("), ok=True)
+    assert kernel.run("%workflow unschedule", ok=True).stdout == UNSCHEDULED  # inst was shown
+    assert scheduled() == ["Other"]
+    assert "'Other'" in kernel.run("%workflow unschedule", ok=True).stdout
+    assert scheduled() == []
+    for name in ("Other", "Third"):
+        kernel.run(ASKS.format(line="--schedule '0 6 * * *'").replace("Asks(", f"{name}("), ok=True)
+    assert "which schedule? name its workflow: 'Other', 'Third'" in kernel.run("%workflow unschedule").error
+    assert scheduled() == ["Other", "Third"]
 
 
 def test_an_instance_of_a_notebook_that_died_says_so_elsewhere(tmp_path):

@@ -176,6 +176,23 @@ def test_settings_are_shown_and_taken_by_config(tmp_path):
         assert (tmp_path / "elsewhere" / "other.duckdb").exists()
 
 
+def test_what_cannot_be_notified_is_refused_by_config_and_what_was_set_stays(tmp_path):
+    with kernel_in(tmp_path) as kernel:
+        kernel.run("%load_ext nbflow\nheard = []", ok=True)
+        kernel.run("%config NBFlow.notify = lambda instance, what: heard.append(what)", ok=True)
+        out = kernel.run("%config NBFlow.notify = 5")
+        assert "NBFlow.notify = 5 is nothing to call; give a callable (instance, what)" in out.text + str(out.errors)
+        kernel.run(CELL.replace("--define", ""), ok=True)
+        kernel.until("heard == ['complete']")
+        kernel.run("%config NBFlow.notify = None", ok=True)
+        kernel.run("%config NBFlow.notify = 'mail'")
+        out = kernel.run("%config NBFlow.panel = False", ok=True)  # the refused one is not read again
+        assert "notify" not in out.text
+        assert kernel.run("%config NBFlow.panel", ok=True).result["text/plain"] == "False"
+        assert kernel.run("%config NBFlow.notify", ok=True).result is None
+        kernel.run("%workflow list", ok=True)
+
+
 def test_the_first_use_says_once_where_the_history_is(tmp_path):
     with kernel_in(tmp_path) as kernel:
         kernel.run("%load_ext nbflow", ok=True)

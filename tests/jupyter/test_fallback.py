@@ -6,6 +6,7 @@ from html.parser import HTMLParser
 import pytest
 
 from nbflow.core.model import Kind
+from nbflow.ids import new_instance_id
 from nbflow.jupyter import fallback
 from tests.jupyter.instances import HOSTILE, FakeInstance
 
@@ -122,9 +123,9 @@ def test_hostile_text_in_every_place_stays_text(hostile, stable) -> None:
     inst.done(hostile, 1, line=hostile)
     inst.write(Kind.DO_RETRYING, 1, f"{hostile}2", order=2, error={"type": hostile, "message": hostile, "traceback": hostile})
     inst.wait_for(hostile, 3, hostile, prompt=hostile)
-    pages = [html(inst, stable=stable, line=hostile), fallback.instances_html([inst.view()])]
+    pages = [html(inst, stable=stable, line=hostile), fallback.instances_html([inst.view()], stable=stable)]
     inst.write(Kind.ERRORED, 3, error={"type": hostile, "message": hostile, "traceback": hostile})
-    pages += [html(inst, stable=stable, line=hostile), fallback.instances_html([inst.view()])]
+    pages += [html(inst, stable=stable, line=hostile), fallback.instances_html([inst.view()], stable=stable)]
     for page in pages:
         page.encode()  # no lone surrogate
         read = Reader(page)
@@ -136,7 +137,7 @@ def test_hostile_text_in_every_place_stays_text(hostile, stable) -> None:
     assert len(text) < 1_000
     assert text.isprintable()
     text.encode()
-    assert all(line.isprintable() for line in fallback.instances_text([inst.view()]).split("\n"))
+    assert all(line.isprintable() for line in fallback.instances_text([inst.view()], stable=False).split("\n"))
 
 
 def test_of_many_steps_at_most_100_are_shown_open_and_failed_ones_first() -> None:
@@ -163,9 +164,25 @@ def test_the_html_is_at_most_64_kb_whatever_the_outputs_are() -> None:
 
 def test_instances_are_listed_with_their_ids() -> None:
     one, two = waiting(), FakeInstance(instance_id="b")
-    assert fallback.instances_text([one.view(), two.view()]).split("\n") == [
+    assert fallback.instances_text([one.view(), two.view()], stable=False).split("\n") == [
         "ingest-01jd3k7q  Ingest: waiting for 'approval' (2 of 4 steps)",
         "b                Ingest: running",
     ]
-    assert "ingest-01jd3k7q" in Reader(fallback.instances_html([one.view(), two.view()])).text
-    assert fallback.instances_text([]) == "no instances"
+    assert "ingest-01jd3k7q" in Reader(fallback.instances_html([one.view(), two.view()], stable=False)).text
+    assert fallback.instances_text([], stable=False) == "no instances"
+
+
+def test_stable_tables_of_instances_have_no_times_and_nothing_generated_of_an_id() -> None:
+    made = new_instance_id("Ingest")
+    one, two = FakeInstance(instance_id=made), FakeInstance(instance_id="nightly")
+    for inst in (one, two):
+        inst.write(Kind.COMPLETED, 65)
+    views = [one.view(), two.view()]
+    page = fallback.instances_html(views, stable=True)
+    rows = ["✓ completeIngestingest-…0 steps", "✓ completeIngestnightly0 steps"]
+    assert Reader(page).text == "".join(["statusworkflowidsteps", *rows])
+    assert "started" in fallback.instances_html(views, stable=False)
+    assert fallback.instances_text(views, stable=True).split("\n") == [
+        "ingest-…  Ingest: complete",
+        "nightly   Ingest: complete",
+    ]

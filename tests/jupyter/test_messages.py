@@ -62,7 +62,7 @@ GOOD = [
         {"type": "decide", "id": "a", "engine": "e", "name": "ask", "count": 1, "payload": {"approved": True}},
         Decide("a", "e", "ask", 1, {"approved": True}),
     ),
-    ({"type": "close", "id": "a"}, CloseOutput("a")),
+    ({"type": "close", "id": "a", "engine": "e"}, CloseOutput("a", "e")),
 ]
 
 

@@ -722,8 +722,18 @@ def test_the_panels_own_cross_empties_its_output(publisher) -> None:
     panels._panels[page.panel.model_id] = page.panel
     Display(page.inst).show()
     shown = publisher.published[1][0]
-    assert page.ask(type="close", id="x")["ok"]
+    assert not page.ask(type="close", id="w", engine="engine-0")["ok"]
+    assert page.ask(type="close", id="x", engine="engine-1")["ok"]
     assert (shown, {"text/html": "", "text/plain": ""}, True) in publisher.published
+    page.inst.write(Kind.COMPLETED, 2)
+    page.run(60)
+    assert publisher.published[-1][1]["text/plain"] == "Ingest: complete", "the line above stays true"
+
+
+def test_the_cross_is_told_to_views_that_belong_to_no_known_output(page) -> None:
+    page.say(type="close", id="x", engine="engine-1")
+    page.finish(page.panel._questions)
+    assert [message["type"] for message in page.news()][-2:] == ["answer", "closed"]
 
 
 def test_each_display_waits_for_a_new_hello(publisher) -> None:

@@ -3,8 +3,9 @@
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from enum import Enum
-from typing import Annotated, TypedDict
+from typing import Annotated, Literal, TypedDict
 
+import msgspec
 import pydantic
 import pytest
 
@@ -130,3 +131,142 @@ def test_constraints_that_pydantic_knows_hold_without_a_model(schema, fits, does
     check(described, fits, "it", schema)
     assert problems(described, does_not, schema) != []
     assert problems(described, does_not) != []  # by any process, from what is stored
+
+
+class Size(Enum):
+    SMALL = "small"
+    MEDIUM = "medium"
+    LARGE = "large"
+
+
+class Level(Enum):
+    HIGH = 3
+    LOW = 1
+
+
+PRIORITIES = Literal["low", "medium", "high"]
+Kinds = Literal["b", "a"]
+
+
+@dataclass
+class Inner:
+    priority: PRIORITIES = "low"
+    size: Size | None = None
+
+
+@dataclass
+class Outer:
+    priority: PRIORITIES
+    level: Level
+    inner: Inner
+    maybe: Literal["yes", "no"] | None = None
+    several: list[PRIORITIES] = field(default_factory=list)
+    by_size: dict[Size, Kinds] = field(default_factory=dict)
+    pair: tuple[Kinds, PRIORITIES] = ("b", "low")
+    either: PRIORITIES | Literal["none", "all"] = "all"
+
+
+class Struct(msgspec.Struct):
+    priority: Annotated[PRIORITIES, msgspec.Meta(description="how soon")]
+    deep: dict[str, list[Inner]] = {}
+
+
+class Model(pydantic.BaseModel):
+    priority: PRIORITIES
+    inner: Inner
+
+
+class Typed(TypedDict):
+    zone: PRIORITIES
+    alpha: int
+
+
+LOW_TO_HIGH, SIZES = ["low", "medium", "high"], ["small", "medium", "large"]
+
+
+def parts(described, name):
+    """What stands at *name* anywhere in a schema."""
+    if isinstance(described, list):
+        return [one for part in described for one in parts(part, name)]
+    if not isinstance(described, dict):
+        return []
+    own = [described[name]] if name in described else []
+    return own + [one for part in described.values() for one in parts(part, name)]
+
+
+@pytest.mark.parametrize(
+    ("schema", "choices"),
+    [
+        (PRIORITIES, [LOW_TO_HIGH]),
+        (Size, [SIZES]),
+        (Level, [[3, 1]]),
+        (Inner, [LOW_TO_HIGH, SIZES]),
+        (Outer, [LOW_TO_HIGH, SIZES, [3, 1], ["yes", "no"], ["b", "a"], ["none", "all"]]),
+        (Struct, [LOW_TO_HIGH, SIZES]),
+        (Model, [LOW_TO_HIGH, SIZES]),
+        (Typed, [LOW_TO_HIGH]),
+        (list[Size], [SIZES]),
+    ],
+)
+def test_choices_stand_in_the_order_in_which_they_are_declared(schema, choices):
+    found = [one for one in parts(describe(schema, "schema"), "enum") if None not in one]
+    assert {str(one) for one in found} == {str(one) for one in choices}
+
+
+def test_a_choice_or_none_keeps_its_order_too():
+    [(*choices, nothing)] = parts(describe(Literal["yes", "no", None], "schema"), "enum")  # noqa: PYI061 - not the same schema
+    assert (choices, nothing) == (["yes", "no"], None)
+
+
+def test_fields_of_a_typed_dict_stand_in_the_order_in_which_they_are_declared():
+    assert list(describe(Typed, "schema")["properties"]) == ["zone", "alpha"]
+
+
+def fails():
+    raise OSError("no network")
+
+
+@dataclass
+class Made:
+    tags: list[str] = field(default_factory=lambda: ["x", "y"])
+    on: date = field(default_factory=lambda: date(2026, 12, 1))
+    inner: Inner = field(default_factory=lambda: Inner(size=Size.LARGE))
+    broken: str = field(default_factory=fails)
+    endless: float = field(default_factory=lambda: float("inf"))
+    plain: int = 3
+
+
+class MadeStruct(msgspec.Struct, rename="camel"):
+    many_tags: list[str] = msgspec.field(default_factory=lambda: ["x", "y"])
+
+
+class MadeModel(pydantic.BaseModel):
+    tags: list[str] = pydantic.Field(default_factory=lambda: ["x", "y"])
+    named: str = pydantic.Field(default_factory=lambda: "a", alias="called")
+    model: Model = pydantic.Field(default_factory=lambda: Model(priority="high", inner=Inner()))
+    broken: str = pydantic.Field(default_factory=fails)
+    of_others: str = pydantic.Field(default_factory=lambda data: data["named"])
+
+
+@dataclass
+class Around:
+    made: Made
+
+
+def defaults(described):
+    return {name: part["default"] for name, part in described["properties"].items() if "default" in part}
+
+
+def test_defaults_that_a_factory_makes_are_told_and_those_that_cannot_be_made_are_not():
+    inner = {"priority": "low", "size": "large"}
+    made = {"tags": ["x", "y"], "on": "2026-12-01", "inner": inner, "plain": 3}
+    assert defaults(describe(Made, "schema")) == made
+    assert defaults(describe(Around, "schema")["$defs"]["Made"]) == made
+    assert defaults(describe(MadeStruct, "schema")) == {"manyTags": ["x", "y"]}
+    model = {"priority": "high", "inner": {"priority": "low", "size": None}}
+    assert defaults(describe(MadeModel, "schema")) == {"tags": ["x", "y"], "called": "a", "model": model}
+
+
+def test_a_type_that_holds_itself_is_described_once():
+    assert describe(Tree, "schema")["properties"]["branches"]["default"] == []
+    assert describe(list[Tree], "schema")["items"] == {"$ref": "#/$defs/Tree"}

@@ -499,11 +499,13 @@ function fieldOf(schema, root, path, required, given) {
   const part = found ?? {};
   const value = given !== undefined ? given : whole.default;
   const label = typeof schema?.title === "string" ? schema.title : spoken(path[path.length - 1] ?? "answer");
-  const hint = typeof whole.description === "string" ? whole.description : "";
+  const described = typeof whole.description === "string" ? whole.description : "";
   /** @type {Field} */
-  const field = { kind: "json", path, label, hint, required, unset: nullable ? "null" : "", value };
+  const field = { kind: "json", path, label, hint: described, required, unset: nullable ? "null" : "", value };
   if (!required && value === undefined) field.unset = "omit";
-  return Object.assign(field, kindOf(part, root, path, value));
+  Object.assign(field, kindOf(part, root, path, value));
+  if (field.kind === "datetime") field.hint = [described, isNaive(value) ? "without a time zone" : "in this browser's time zone"].filter(Boolean).join(" · ");
+  return field;
 }
 
 /**
@@ -611,11 +613,13 @@ export function readField(field, raw) {
     case "number":
       return readNumber(field.kind, String(raw));
     case "date":
+      return raw ? good(String(raw)) : bad("choose a date");
     case "time":
-      return raw ? good(String(raw)) : bad(field.kind === "date" ? "choose a date" : "choose a time");
+      return raw ? good(readTime(field, String(raw))) : bad("choose a time");
     case "datetime":
-      return raw ? good(withOffset(String(raw))) : bad("choose a date and a time");
+      return raw ? good(readMoment(field, String(raw))) : bad("choose a date and a time");
     case "list": {
+      if (Array.isArray(field.value) && field.value.length && raw === firstRaw(field)) return good(field.value);
       const lines = String(raw).split("\n");
       while (lines.length && !lines[lines.length - 1].trim()) lines.pop();
       if (field.item === "text") return good(lines);
@@ -648,6 +652,42 @@ function readNumber(kind, raw) {
   return Number.isSafeInteger(value) ? { ok: true, value } : { ok: false, error: "too large a number to be sent exactly" };
 }
 
+/**
+ * What nobody has changed goes back as it came. What is written in place of a moment without a time zone has none either: the
+ * kernel's zone is not this browser's, and which one was meant nobody knows here.
+ * @param {Field} field
+ * @param {string} raw
+ */
+function readMoment(field, raw) {
+  const given = field.value;
+  if (typeof given === "string" && withSeconds(raw) === withSeconds(firstRaw(field))) return given;
+  return isNaive(given) ? withSeconds(raw) : withOffset(raw);
+}
+
+/**
+ * The same for a time of day: one with a zone keeps it, since no date says what this browser's is.
+ * @param {Field} field
+ * @param {string} raw
+ */
+function readTime(field, raw) {
+  const given = typeof field.value === "string" ? field.value : "";
+  const seconds = (/** @type {string} */ text) => text.replace(/^\d\d:\d\d$/, "$&:00");
+  if (given && seconds(raw) === seconds(firstRaw(field))) return given;
+  return raw + (ZONE.exec(given)?.[0] ?? "");
+}
+
+const ZONE = /([zZ]|[+-]\d\d:?\d\d)$/;
+
+/** @param {unknown} moment ISO 8601, or nothing */
+function isNaive(moment) {
+  return typeof moment === "string" && moment !== "" && !ZONE.test(moment);
+}
+
+/** @param {string} local as a control gives it: without seconds where they are 0 */
+function withSeconds(local) {
+  return local.replace(" ", "T").replace(/T\d\d:\d\d$/, "$&:00");
+}
+
 /** @param {string} text */
 function short(text) {
   return text.length > 24 ? `${text.slice(0, 23)}…` : text;
@@ -661,8 +701,7 @@ export function withOffset(local) {
   const minutes = -new Date(local).getTimezoneOffset();
   if (!Number.isFinite(minutes)) return local;
   const pad = (/** @type {number} */ n) => String(Math.floor(Math.abs(n))).padStart(2, "0");
-  const seconds = /T\d\d:\d\d$/.test(local) ? ":00" : "";
-  return `${local}${seconds}${minutes < 0 ? "-" : "+"}${pad(minutes / 60)}:${pad(minutes % 60)}`;
+  return `${withSeconds(local)}${minutes < 0 ? "-" : "+"}${pad(minutes / 60)}:${pad(minutes % 60)}`;
 }
 
 /**
@@ -681,12 +720,13 @@ export function firstRaw(field) {
   if (value === undefined || value === null) return "";
   if (kind === "list") return Array.isArray(value) ? value.join("\n") : "";
   if (kind === "datetime") return localInput(String(value));
+  if (kind === "time") return /^\d\d:\d\d(:\d\d)?/.exec(String(value))?.[0] ?? "";
   return String(value);
 }
 
 /** @param {string} text ISO 8601 as `<input type=datetime-local>` takes it: in this browser's time zone */
 function localInput(text) {
-  if (!/([zZ]|[+-]\d\d:?\d\d)$/.test(text)) return text.slice(0, 19);
+  if (isNaive(text)) return text.slice(0, 19);
   const at = new Date(text);
   if (Number.isNaN(at.getTime())) return "";
   return new Date(at.getTime() - at.getTimezoneOffset() * 60000).toISOString().slice(0, 19);
@@ -1231,6 +1271,14 @@ function setReason(button, reason) {
 }
 
 let ids = 0;
+
+/**
+ * Text that no other view has. A counter would not do: this module is loaded anew for each widget, and ids and the names of
+ * radios belong to the whole page; `crypto.randomUUID` is not there on plain http.
+ */
+function unique() {
+  return Array.from(crypto.getRandomValues(new Uint32Array(3)), (number) => number.toString(36)).join("");
+}
 
 // ----------------------------------------------------------------------------------------------------------------- link
 
@@ -1854,7 +1902,7 @@ function makeControl(field, id) {
   for (const [name, value] of [["min", field.min], ["max", field.max], ["step", field.step], ["maxlength", field.length]]) {
     if (value !== undefined && value !== null) control.setAttribute(String(name), String(value));
   }
-  if (field.kind === "datetime") control.step = "1";
+  if (field.kind === "datetime" || field.kind === "time") control.step = "1";
   if (field.kind === "list") control.placeholder = "one a line";
   if (field.kind === "choice") {
     if (first === "") control.append(make("option", "", "choose…", { value: "" }));
@@ -3356,7 +3404,7 @@ function holdKeys(root, body, banners) {
 function render({ model, el }, from = {}) {
   /** @type {State} */
   let state = model.get("state");
-  const prefix = `nbf-${++ids}`;
+  const prefix = `nbf-${unique()}`;
   const link = new Link(model, () => update());
   const speaker = new Speaker();
   const notice = make("div", "nbf-notice", "", { role: "status" });
@@ -3390,7 +3438,19 @@ function render({ model, el }, from = {}) {
 
   function closePanel() {
     if (freshness(link, Date.now()).live) click(panel, header.close, { type: "close" });
-    else root.remove(); // nobody is there to empty the output: it is at least out of sight
+    else leave(); // nobody is there to empty the output: it is at least out of sight
+  }
+
+  /** Take this view away. */
+  function leave() {
+    inner?.();
+    inner = null;
+    clearInterval(timer);
+    unwatch();
+    link.close();
+    model.off("change:state", onState);
+    model.off("msg:custom", onMessage);
+    root.remove();
   }
 
   /**
@@ -3465,6 +3525,7 @@ function render({ model, el }, from = {}) {
   /** @param {any} message */
   function onMessage(message) {
     if (!message || typeof message !== "object") return;
+    if (message.type === "closed") return from.back ? from.back() : leave();
     if (message.type === "answer") {
       link.news = Date.now();
       link.drop(message.id)?.done(message);
@@ -3495,15 +3556,7 @@ function render({ model, el }, from = {}) {
   update();
   requestAnimationFrame(() => body.list.draw());
   link.hello();
-  return () => {
-    inner?.();
-    clearInterval(timer);
-    unwatch();
-    link.close();
-    model.off("change:state", onState);
-    model.off("msg:custom", onMessage);
-    root.remove();
-  };
+  return leave;
 }
 
 /** @param {() => void} back */
