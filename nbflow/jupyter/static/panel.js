@@ -1043,7 +1043,8 @@ function python(text) {
 const ENTRY = {
   created: "created", claimed: "claimed by a kernel", released: "released", activated: "run called", pausing: "pause asked for",
   paused: "paused", resumed: "resumed", retried: "failed steps dropped", restarted: "restarted", terminated: "terminated",
-  rolling_back: "rolling back", completed: "complete", errored: "errored", interrupted: "interrupted", event: "event",
+  rolling_back: "rolling back", terminating: "rolling back before it is terminated", completed: "complete",
+  errored: "errored", interrupted: "interrupted", event: "event",
   set_aside: "event set aside", started: "started", retrying: "attempt failed, another comes", finished: "finished", failed: "failed",
   cancelled: "cancelled",
 };
