@@ -172,6 +172,22 @@ def rollback(stage: Stage) -> None:
 
 
 @scenario(
+    then=[["advance", "1 hour"]],
+    becomes={"Trip/called-off": ["terminated"], "Trip/cut-short": ["terminated"]},
+    runs=["undo hotel", "undo flight"],
+)
+def called_off(stage: Stage) -> None:
+    """A trip called off, and one where the kernel dies while its first handler waits to be tried again."""
+    stage.create("Trip", "called-off").terminate(rollback=True)
+    stage.lab.idle()
+    stage.broken("undo hotel")
+    stage.create("Trip", "cut-short").terminate(rollback=True)
+    stage.lab.idle()
+    stage.die()
+    stage.broken()
+
+
+@scenario(
     then=[["send", "Answers/a", "answer", 8], ["advance", "1 minute"]],
     becomes={"Answers/a": ["complete", [7, "timed out", 8]]},
     runs=[],
