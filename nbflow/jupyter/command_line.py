@@ -1,5 +1,6 @@
 """`%workflow`: words and options are read as the table of commands says, the answer is shown."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from nbflow.core import names
@@ -34,6 +35,10 @@ def line_help() -> str:
     )
 
 
+_SETS_GOING = frozenset({"resume", "retry-failed", "retry-now", "restart"})
+"""Their answers say where the instance stands, which hangs on how fast it is: with stable output they name it alone."""
+
+
 class CommandLine:
     """The line magic of one shell."""
 
@@ -59,7 +64,10 @@ class CommandLine:
         if command.takes_instance and call.instance is None and "--older-than" not in call.options:
             raise UsageError(self._no_instance(command))
         assert command.act is not None
-        return self._show_answer(command.act(self._magics.engine(), call))
+        answer = command.act(self._magics.engine(), call)
+        if self._magics.settings.stable_output and name in _SETS_GOING:
+            answer = replace(answer, line=answer.line.partition(": ")[0])
+        return self._show_answer(answer)
 
     def _unknown_command(self, name: str) -> str:
         if name in COMMANDS:
