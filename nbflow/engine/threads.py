@@ -42,20 +42,14 @@ class ThreadJob:
 
     __slots__ = ("abandoned", "begun", "call", "context", "done", "finished", "granted", "late", "launched", "outcome")
 
+    context: contextvars.Context  # this and the call come with the launch
+    call: Callable[[], Any]
+
     def __init__(self, granted: "Callable[[ThreadJob], None]", done: Callable[[Outcome], None]) -> None:
         self.granted, self.done = granted, done
-        self.context: contextvars.Context = _NO_CONTEXT
-        self.call: Callable[[], Any] = _nothing
         self.abandoned = self.begun = self.launched = self.finished = False
         self.late: Callable[[], None] | None = None
         self.outcome: Outcome | None = None
-
-
-_NO_CONTEXT = contextvars.Context()
-
-
-def _nothing() -> None:
-    """What a job runs before it is told what."""
 
 
 class BodyThreads:

@@ -125,15 +125,21 @@ def test_stored_files_behind_a_link_are_named_as_an_engine_refuses_them(store, t
         print(engine.instance("k1").step("array").output)
 
 
-def test_after_a_death_a_folder_that_is_gone_is_told_without_accusing_the_file(tmp_path):
-    file = tmp_path / "history.duckdb"
+def die_with_all_loaded(file):
+    """An engine is killed when all that it has recorded is in the file."""
     with run(file, "ask") as process:
         assert process.stdout is not None
         process.stdout.readline()
         deadline = time.monotonic() + 30
         while not any("at work; 0 of its" in finding.what for finding in examine(file)):
             assert time.monotonic() < deadline
-        process.kill()
+            time.sleep(0.1)
+        process.send_signal(signal.SIGKILL)
+
+
+def test_after_a_death_a_folder_that_is_gone_is_told_without_accusing_the_file(tmp_path):
+    file = tmp_path / "history.duckdb"
+    die_with_all_loaded(file)
     shutil.rmtree(Layout.of(file).folder)
     told = wrong(file)
     assert "missing or cut" in told
@@ -174,14 +180,7 @@ def test_a_missing_file_is_told_from_a_store_that_never_was(store, tmp_path):
 
 def test_a_killed_engine_is_named_with_what_its_journal_keeps_and_with_its_instances(tmp_path):
     file = tmp_path / "history.duckdb"
-    with run(file, "ask") as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        deadline = time.monotonic() + 30
-        while not any("at work; 0 of its" in finding.what for finding in examine(file)):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        process.send_signal(signal.SIGKILL)
+    die_with_all_loaded(file)
     told = notes(file)
     assert "Keeps/k1 is unfinished and its kernel is gone" in told
     assert not wrong(file)

@@ -105,8 +105,9 @@ class OnExecutors:
 
     def _queue_for_a_thread(self, done: Callable[[Outcome], None]) -> None:
         """It begins, and its start is recorded, when there is a thread for it (S53)."""
-        self._job = self.engine.threads.queue(self._granted, done)
-        if not self._job.begun:
+        job = self.engine.threads.queue(self._granted, done)
+        if not job.begun:
+            self._job = job
             self.scope.queued[self] = None
 
     def _granted(self, job: ThreadJob) -> None:
