@@ -22,6 +22,8 @@ _DEEPEST = 410
 """Levels of a body: values and schemas that nbflow records are not as deep, and what shows one in Python must not reach the
 limit of the call stack. Readers of JSON have limits of their own, which differ with the version of Python."""
 _NAME = 4_096
+_EXACT = 4 * 10**15
+"""Microseconds since 1970, in the year 2096, up to which a float of as many seconds tells them apart."""
 _AHEAD = 100_000
 """By so much the index of an item may be ahead of its entry's seq: each before it has an entry, or is about to."""
 
@@ -169,8 +171,9 @@ def checked(kind: Kind, row: Sequence[Any]) -> tuple[datetime, dict[str, Any]]:
     try:
         if None in (seq, micros, created_seq, token) or seq < 0 or created_seq < 0 or token < 0:
             raise ValueError("it lacks what every entry has")
-        recorded_at = _EPOCH + timedelta(microseconds=micros)
-        _check_depth(text)
+        recorded_at = _time(micros)
+        if len(text) > _DEEPEST:
+            _check_depth(text)
         body = lines.parse_body(text)
         _check_types(kind, text, body)
         if "null" in text:  # as good as left out, where nbflow never writes it
@@ -182,6 +185,12 @@ def checked(kind: Kind, row: Sequence[Any]) -> tuple[datetime, dict[str, Any]]:
     except (ValueError, TypeError, RecursionError, OverflowError) as error:
         msg = f"entry {seq} of the history ({kind}) is not as nbflow writes it: {error}; restore the file from a backup"
         raise StoreCorruptError(msg) from error
+
+
+def _time(micros: int) -> datetime:
+    if 0 <= micros < _EXACT:
+        return datetime.fromtimestamp(micros / 1_000_000, UTC)  # in half the time
+    return _EPOCH + timedelta(microseconds=micros)
 
 
 def _check_depth(text: str) -> None:

@@ -1,6 +1,7 @@
 """What a row of the history must be: how deep its body may be."""
 
 import json
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
@@ -41,3 +42,9 @@ def test_what_python_could_not_show_is_refused_by_every_version_of_python():
         text = '{"order": 1, "attempt": 1, "preview": ' + "[" * deep + "]" * deep + "}"
         with pytest.raises(StoreCorruptError):
             bodies.checked(Kind.DO_FINISHED, (*row({})[:8], text, None))
+
+
+@given(st.one_of(st.integers(-(10**15), 9 * 10**15), st.integers(4 * 10**15 - 10**6, 4 * 10**15 + 10**6)))
+def test_the_time_of_an_entry_is_read_to_the_microsecond(micros):
+    at, _ = bodies.checked(Kind.DO_STARTED, (1, micros, 1, 1, "do.started", "load", 1, None, "{}", None))
+    assert at == datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)
