@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from nbflow.core.model import FENCES, Entry, Kind, StepKey, StepType
 from nbflow.engine.live import LiveInstance
+from nbflow.engine.recovery import take_up
 
 if TYPE_CHECKING:
     from nbflow.engine.engine import Engine
+
+_SETS_GOING = frozenset({Kind.CREATED, Kind.RESUMED, Kind.RETRIED, Kind.RESTARTED, Kind.TERMINATING})
 
 
 class News:
@@ -44,7 +47,7 @@ class News:
                 engine.thread.post(self._told, live, entry)
                 continue
             engine.feed.publish(entry.created_seq)
-            if entry.kind is Kind.CREATED and engine.registry.find(entry.body.get("workflow", "")) is not None:
+            if entry.kind in _SETS_GOING:
                 engine.thread.post(self._offered, entry.created_seq)
 
     def _told(self, live: LiveInstance, entry: Entry) -> None:
@@ -82,15 +85,6 @@ class News:
         engine.threads.submit(contextvars.Context(), lambda: engine.store.read(entry.created_seq), again)
 
     def _offered(self, created_seq: int) -> None:
-        """An instance was made from outside: it goes to the first engine that has its workflow (S51)."""
+        """It was made or told to go on from outside: where no engine has it, it goes to the first with its workflow (S51)."""
         engine = self._engine
-
-        def adopt() -> None:
-            head = engine.store.head(created_seq)
-            if head is None or head.owner is not None or head.finished:
-                return
-            live = engine.adopt(created_seq, "offered")
-            if live is not None:
-                engine.thread.post(live.go_on)
-
-        engine.threads.submit(contextvars.Context(), adopt, lambda _outcome: None)
+        engine.threads.submit(contextvars.Context(), lambda: take_up(engine, created_seq), lambda _outcome: None)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import nbflow
 from nbflow import Engine, InvalidStatusError, WorkflowEntrypoint
 from nbflow.core.model import Kind, StepKey, StepType
 from tests.engine.conftest import entrypoint, eventually
@@ -174,3 +175,86 @@ def test_a_resume_where_its_workflow_is_unknown_leaves_it_to_whoever_registers_t
     with Engine(there.store.path, notebook="a.ipynb") as third:
         third.register(Left)
         assert third.get("w1").wait(20, until="finished").output == 2
+
+
+TELLS = {
+    "resume": lambda instance: instance.resume(),
+    "retry_failed": lambda instance: instance.retry_failed(),
+    "restart": lambda instance: instance.restart(),
+    "restart from a step": lambda instance: instance.restart("first"),
+}
+
+
+class Told:
+    """A workflow whose second step fails until it may go on, in an engine that is gone; what follows happens elsewhere."""
+
+    def __init__(self, tmp_path, *, paused):
+        self.may = False
+        self.undone: list[str] = []
+        self.file = tmp_path / "h.duckdb"
+        with Engine(self.file, notebook="a.ipynb") as gone:
+            inst = gone.register(entrypoint(self.run), "W", source="s").create("w1")
+            if paused:
+                eventually(lambda: inst.status().waiting_for)
+                inst.pause()
+            inst.wait(20)
+
+    async def run(self, event, step):
+        await step.do("first", lambda: 1, rollback=lambda: self.undone.append("first"))
+        await step.do("second", self.second, retries={"limit": 1, "delay": "1 hour"} if not self.may else 0)
+        return "went on"
+
+    def second(self):
+        if not self.may:
+            raise ConnectionError if not self.fails else nbflow.NonRetryableError("no")
+
+    fails = False
+
+
+@pytest.mark.parametrize("how", TELLS)
+def test_what_is_told_from_outside_to_go_on_goes_on_in_a_living_engine_of_its_notebook(tmp_path, monkeypatch, how):  # S51
+    monkeypatch.setattr(Told, "fails", True)
+    told = Told(tmp_path, paused=False)
+    told.may = True
+    with Engine(told.file, notebook="a.ipynb") as living, Engine(told.file, notebook="other") as shell:
+        wf = living.register(entrypoint(told.run), "W", source="s")
+        assert wf.get("w1").status().status == "errored"
+        TELLS[how](shell.get("w1"))
+        eventually(lambda: shell.get("w1").status().status == "complete")
+        assert shell.get("w1").output == "went on"
+
+
+def test_what_was_paused_goes_on_or_is_undone_there_too(tmp_path):  # S41, S49
+    told = Told(tmp_path, paused=True)
+    with Engine(told.file, notebook="a.ipynb") as living, Engine(told.file, notebook="other") as shell:
+        living.register(entrypoint(told.run), "W", source="s")
+        seen = shell.get("w1")
+        seen.resume()
+        eventually(lambda: seen.view().owner is not None and seen.view().retrying == 1)
+        seen.pause()
+        eventually(lambda: seen.status().status == "paused")
+    with Engine(told.file, notebook="a.ipynb") as living, Engine(told.file, notebook="other") as shell:
+        living.register(entrypoint(told.run), "W", source="s")
+        shell.get("w1").terminate(rollback=True)
+        eventually(lambda: shell.get("w1").status().status == "terminated")
+        assert told.undone == ["first"]
+
+
+def test_another_notebook_leaves_it_alone_unless_it_has_the_very_same_code(tmp_path, monkeypatch):  # S51
+    monkeypatch.setattr(Told, "fails", True)
+    told = Told(tmp_path, paused=False)
+    told.may = True
+
+    async def nothing(event, step):
+        return "ran"
+
+    with Engine(told.file, notebook="b.ipynb") as living, Engine(told.file, notebook="other") as shell:
+        living.register(entrypoint(told.run), "W", source="another")
+        living.register(entrypoint(nothing), "V", source="v")
+        shell.get("w1").resume()
+        shell.register(entrypoint(nothing), "V", source="v").create("later").wait(20)  # so the news was looked at
+        assert shell.get("w1").view().unattended
+        with Engine(told.file, notebook="c.ipynb") as same:
+            same.register(entrypoint(told.run), "W", source="s")
+            eventually(lambda: shell.get("w1").status().status == "complete")
+            assert shell.get("w1").view().owner.notebook == "c.ipynb"
