@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -139,9 +140,29 @@ def notebook_name() -> str:
     """The file name of the notebook or script that this process runs, empty where it cannot be known."""
     main = vars(sys.modules["__main__"]) if "__main__" in sys.modules else {}
     named = os.environ.get("JPY_SESSION_NAME") or main.get("__session__") or main.get("__vsc_ipynb_file__")
-    if not named and "ipykernel" not in sys.modules:
-        named = main.get("__file__")
+    if not named:
+        named = _given_to_parent() if "ipykernel" in sys.modules else main.get("__file__")
     return Path(named).name if isinstance(named, str) else ""
+
+
+def place_name() -> str:
+    """The same for an engine of one's own: what is no file is known by what it was started as."""
+    return notebook_name() if "ipykernel" in sys.modules else Path(sys.argv[0] or "").name
+
+
+def _given_to_parent() -> str | None:
+    """The one notebook that whoever started this kernel was told to run: nbconvert, papermill and nbval name it to nobody."""
+    try:
+        line = Path("/proc", os.environ["JPY_PARENT_PID"], "cmdline").read_bytes()
+    except (KeyError, OSError):
+        return None
+    words = line.decode("utf-8", "replace").split("\0")
+    given = [
+        word for before, word in pairwise(words) if word.endswith(".ipynb") and word[0] != "-" and before not in ("--output", "-o")
+    ]
+    if any(Path(word).name == "papermill" for word in words[:3]):
+        given = given[:1]  # the other is what it writes
+    return given[0] if len(set(given)) == 1 else None
 
 
 @overload

@@ -4,7 +4,6 @@ import contextvars
 import logging
 import os
 import socket
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any, Self, SupportsIndex
 from nbflow.clock import Clock, SystemClock
 from nbflow.core.history import Head
 from nbflow.core.model import Entry, Kind, Owner, Status
-from nbflow.engine import finding, opening, recovery
+from nbflow.engine import current, finding, opening, recovery
 from nbflow.engine.calls import noted
 from nbflow.engine.children import Ends
 from nbflow.engine.executors.named import Executors
@@ -85,7 +84,7 @@ class Engine:
     ) -> None:
         check_settings(env, max_threads, max_steps, max_running, lock_timeout, retention, notify, default_executor)
         self.clock: Clock = clock or SystemClock()
-        self.notebook = notebook if notebook is not None else os.path.basename(sys.argv[0] or "")
+        self.notebook = notebook if notebook is not None else current.place_name()
         self.store: Store = store or open_store(path, self.notebook, lock_timeout, self.clock)
         self.engine_id, self.uid = self.store.engine_id, self.store.uid
         self._env: dict[str, Any] = dict(env or {})

@@ -1,6 +1,7 @@
 """Which instance a cell is about, and what happens to it: the table of API.md §3, and what registering resumes (S51)."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from nbflow.core import names
@@ -10,7 +11,7 @@ from nbflow.engine.calls import noted
 from nbflow.engine.code import changes
 from nbflow.engine.control import retried_from
 from nbflow.engine.creating import make
-from nbflow.engine.current import in_notebook
+from nbflow.engine.current import DEFAULT_STORE, in_notebook
 from nbflow.engine.instance import WorkflowInstance
 from nbflow.engine.live import LiveInstance
 from nbflow.engine.recovery import recover
@@ -128,10 +129,32 @@ def _same_params(engine: "Engine", head: Head, params: Any, wanted: bytes) -> bo
 
 
 def _newest(engine: "Engine", workflow: Workflow, wanted: bytes) -> Head | None:
+    """The newest of this notebook with these params, else one of the very same code that is left to it."""
+    left = None
     for head in engine.store.heads(workflow.name, limit=None):
-        if head.notebook == engine.notebook and codec.equal(head.params, wanted):
+        if not codec.equal(head.params, wanted):
+            continue
+        if head.notebook == engine.notebook:
             return head
-    return None
+        if left is None and _is_left(engine, workflow, head):
+            left = head
+    return left
+
+
+def _is_left(engine: "Engine", workflow: Workflow, head: Head) -> bool:
+    """Whether it is this very code's and no other notebook has it: registering resumes it here (S51), or it was this one's.
+
+    A notebook that was renamed when its kernel had ended is known by its instances alone.
+    """
+    if head.code_hash != workflow.code_hash or (head.owner is not None and engine.store.alive(head.owner) is not False):
+        return False
+    return not head.finished or (head.reach == workflow.reach and _is_gone(head.notebook, engine.store.path))
+
+
+def _is_gone(notebook: str, store: Path | None) -> bool:
+    """Whether there is no such notebook beside a store any more; of a store that is elsewhere nobody can tell."""
+    beside = store is not None and store.parent.name == DEFAULT_STORE.parent.name
+    return beside and store is not None and bool(notebook) and not (store.parent.parent / notebook).exists()
 
 
 def _differs(engine: "Engine", head: Head, params: Any) -> str:

@@ -82,4 +82,5 @@ def _belongs(engine: "Engine", workflow: "Workflow", head: Head) -> bool:
     if head.created_seq in engine.live or head.status is Status.PAUSED:
         return False
     never_owned = head.owner is None and head.token == 0
-    return never_owned or head.notebook == engine.notebook or head.code_hash == workflow.code_hash
+    same = head.notebook == engine.notebook and bool(head.notebook)  # one that is not known equals no other
+    return never_owned or same or head.code_hash == workflow.code_hash
