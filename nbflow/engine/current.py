@@ -158,9 +158,11 @@ def _given_to_parent() -> str | None:
         return None
     words = line.decode("utf-8", "replace").split("\0")
     given = [
-        word for before, word in pairwise(words) if word.endswith(".ipynb") and word[0] != "-" and before not in ("--output", "-o")
+        word
+        for before, word in pairwise(words)
+        if word.endswith(".ipynb") and word[0] != "-" and before not in ("--output", "-o")
     ]
-    if any(Path(word).name == "papermill" for word in words[:3]):
+    if any(Path(word).name == "papermill" for word in words[:4]):
         given = given[:1]  # the other is what it writes
     return given[0] if len(set(given)) == 1 else None
 

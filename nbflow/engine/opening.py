@@ -94,11 +94,12 @@ def open_found(
         advice = "Run the cell once more to go on" if head.status is Status.ERRORED else "Run again: --again"
         line = f"went on with the changed code: {head.status}. {advice}"
         return Opened(WorkflowInstance(engine, head), "finished", line)
+    if head is not None and head.status in FINISHED and again:
+        return _anew(engine, workflow, instance_id, params, wanted)
     if head is not None and head.status in FINISHED and head.status is not Status.ERRORED:
-        changed = instance_id is None and head.code_hash != workflow.code_hash
-        if again or changed:
-            opened = _create(engine, workflow, _next_id(engine, workflow, instance_id), params)
-            if changed and not again and opened.what == "created":
+        if instance_id is None and head.code_hash != workflow.code_hash:
+            opened = _create(engine, workflow, None, params)
+            if opened.what == "created":
                 opened.line += f": the code has changed since {head.instance_id} was {head.status}"
             return opened
         since = head.ended_at.isoformat(sep=" ", timespec="seconds") if head.ended_at else ""
@@ -106,8 +107,6 @@ def open_found(
         instance = WorkflowInstance(engine, head)
         changes.find_stale_by_name(engine, instance, workflow)
         return Opened(instance, "finished", line)
-    if head is not None and head.status is Status.ERRORED and again:
-        return _create(engine, workflow, _next_id(engine, workflow, instance_id), params)
     if head is None:
         return _create(engine, workflow, instance_id, params)
     return _go_on(engine, workflow, head)
@@ -131,7 +130,7 @@ def _same_params(engine: "Engine", head: Head, params: Any, wanted: bytes) -> bo
 def _newest(engine: "Engine", workflow: Workflow, wanted: bytes) -> Head | None:
     """The newest of this notebook with these params, else one of the very same code that is left to it."""
     left = None
-    for head in engine.store.heads(workflow.name, limit=None):
+    for head in engine.store.alike(workflow.name, wanted):
         if not codec.equal(head.params, wanted):
             continue
         if head.notebook == engine.notebook:
@@ -186,19 +185,23 @@ def _equal(engine: "Engine", a: Any, b: Any) -> bool:
         return False
 
 
-def _next_id(engine: "Engine", workflow: Workflow, instance_id: str | None) -> str | None:
+def _anew(engine: "Engine", workflow: Workflow, instance_id: str | None, params: Any, wanted: bytes) -> Opened:
+    """A new instance beside a finished one; with an id the next `ID-n`, where the last of these with the params is finished."""
     if instance_id is None:
-        return None
-    number = 2
-    while engine.store.find(f"{instance_id}-{number}", workflow.name):
-        number += 1
-    return f"{instance_id}-{number}"
+        return _create(engine, workflow, None, params)
+    others = [head for head in engine.store.numbered(workflow.name, instance_id) if head.instance_id != instance_id]
+    last = next((head for head in others if _same_params(engine, head, params, wanted)), None)
+    if last is not None and last.status not in FINISHED:
+        return _go_on(engine, workflow, last)
+    number = max((int(head.instance_id.removeprefix(f"{instance_id}-")) for head in others), default=1)
+    return _create(engine, workflow, f"{instance_id}-{number + 1}", params)
 
 
 def _create(engine: "Engine", workflow: Workflow, instance_id: str | None, params: Any) -> Opened:
     made = make(engine, workflow, [(instance_id, params)])[0]
     if isinstance(made, Head):  # somebody was faster
-        return _go_on(engine, workflow, made)
+        wanted = stored(engine, {} if params is None else params)
+        return open_found(engine, workflow, made.instance_id, params, wanted, made, again=False)
     instance = WorkflowInstance(engine, made.history.head)
     history = f", no history of it in {engine.store.path}" if instance_id is not None and engine.store.path else ""
     return Opened(instance, "created", f"new instance {instance.id}{history}", made)

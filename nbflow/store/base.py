@@ -133,6 +133,14 @@ class Store(Protocol):
         """Instances, newest first, deleted ones left out."""
         ...
 
+    def alike(self, workflow: str, params: bytes) -> list[Head]:
+        """Those of a workflow whose params may be equal to these, newest first: they are as long, in whatever order."""
+        ...
+
+    def numbered(self, workflow: str, instance_id: str) -> list[Head]:
+        """The instance of that id and those called so with a number behind it (`ID-2`), newest first."""
+        ...
+
     def head(self, created_seq: int) -> Head | None:
         """One instance, None where it is deleted or was never there."""
         ...

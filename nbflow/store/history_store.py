@@ -24,7 +24,7 @@ from nbflow.store.database import Database, connect
 from nbflow.store.desk import Desk
 from nbflow.store.layout import Layout
 from nbflow.store.loader import Loader
-from nbflow.store.newest import newest
+from nbflow.store.newest import alike, newest, numbered
 from nbflow.store.opening import Entrance
 from nbflow.store.session import ROWS, Session
 
@@ -249,6 +249,14 @@ class FileStore:
     def heads(self, workflow: str | None = None, *, limit: int | None = 100) -> list[Head]:
         """Instances, newest first, deleted ones left out."""
         return self._ask(lambda: newest(self._loader, workflow, limit=limit))
+
+    def alike(self, workflow: str, params: bytes) -> list[Head]:
+        """Those whose params may be equal to these; see `Store.alike`."""
+        return self._ask(lambda: alike(self._loader, workflow, params))
+
+    def numbered(self, workflow: str, instance_id: str) -> list[Head]:
+        """The instance of that id, and those with a number behind it."""
+        return self._ask(lambda: numbered(self._loader, workflow, instance_id))
 
     def head(self, created_seq: int) -> Head | None:
         """One instance, None where it is deleted or was never there."""

@@ -1,6 +1,7 @@
 """`":memory:"`: no files, no journal; the entries in a list, and a DuckDB table made from it when `sql` asks."""
 
 import os
+import re
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,7 @@ from nbflow.core.maps import ITEM_KINDS
 from nbflow.core.model import FENCES, Draft, Entry, Kind, Owner, StepKey
 from nbflow.errors import NotFoundError, StoreError, UsageError
 from nbflow.store.base import Decision
+from nbflow.store.newest import length
 
 
 def claim_body(owner: Owner, by: str) -> dict[str, Any]:
@@ -174,6 +176,15 @@ class MemoryStore:
         with self._lock:
             found = [head for head in reversed(self._heads.values()) if not head.deleted and workflow in (None, head.workflow)]
         return found[:limit]
+
+    def alike(self, workflow: str, params: bytes) -> list[Head]:
+        """Those whose params may be equal to these."""
+        return [head for head in self.heads(workflow, limit=None) if length(head.params) == length(params)]
+
+    def numbered(self, workflow: str, instance_id: str) -> list[Head]:
+        """The instance of that id, and those with a number behind it."""
+        called = re.compile(f"{re.escape(instance_id)}(-[1-9][0-9]{{0,8}})?").fullmatch
+        return [head for head in self.heads(workflow, limit=None) if called(head.instance_id)]
 
     def head(self, created_seq: int) -> Head | None:
         """One instance."""

@@ -1,5 +1,7 @@
 """List instances: the newest first, found by the entries that created them, then folded a few at a time."""
 
+from typing import Any
+
 from nbflow.core.history import Head
 from nbflow.store.loader import Loader
 from nbflow.store.session import Session
@@ -10,13 +12,41 @@ AT_ONCE = 500
 OF_WORKFLOW = "select created_seq from nb.known_instances where ($1 is null or workflow = $1)"
 
 
+_ALIKE = (
+    "select i.created_seq from nb.known_instances as i join nb.entries as e on e.seq = i.created_seq "
+    "where i.workflow = $1 and octet_length(e.value) = coalesce($2, octet_length(e.value)) "
+    "and (e.value >= 'j'::blob and e.value < 'k'::blob) = ($2 is not null) order by 1 desc"
+)
+_NUMBERED = (
+    f"{OF_WORKFLOW} and (instance_id = $2 or (starts_with(instance_id, $2 || '-') "
+    "and regexp_full_match(instance_id[length($2) + 2:], '[1-9][0-9]{0,8}'))) order by 1 desc"
+)
+
+
 def newest(loader: Loader, workflow: str | None, *, limit: int | None) -> list[Head]:
     """Instances, newest first, deleted ones left out; see `Store.heads`."""
     limited = "" if limit is None else f" limit {limit:d}"
-    query = f"{OF_WORKFLOW} order by created_seq desc{limited}"
+    return _found(loader, f"{OF_WORKFLOW} order by created_seq desc{limited}", [workflow])
 
+
+def alike(loader: Loader, workflow: str, params: bytes) -> list[Head]:
+    """See `Store.alike`."""
+    return _found(loader, _ALIKE, [workflow, length(params)])
+
+
+def length(params: bytes) -> int | None:
+    """Bytes of params that are plain JSON, which the order of dicts does not change; None of others, which may lie in files."""
+    return len(params) if params[:1] == b"j" else None
+
+
+def numbered(loader: Loader, workflow: str, instance_id: str) -> list[Head]:
+    """See `Store.numbered`."""
+    return _found(loader, _NUMBERED, [workflow, instance_id])
+
+
+def _found(loader: Loader, query: str, values: list[Any]) -> list[Head]:
     def first(session: Session) -> tuple[list[int], dict[int, Head]]:
-        asked = [seq for (seq,) in session.rows(query, [workflow])]
+        asked = [seq for (seq,) in session.rows(query, values)]
         return asked, session.heads(asked[:AT_ONCE])
 
     seqs, heads = loader.after(Session.load_all, first)
