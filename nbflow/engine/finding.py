@@ -1,7 +1,6 @@
 """Find instances: by id, by workflow, by status."""
 
 import operator
-import sys
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from nbflow.core.durations import duration
@@ -49,8 +48,14 @@ def listed(engine: "Engine", workflow: str | None, status: Status | str | None, 
     if status is None:
         return handles(engine, engine.store.heads(workflow, limit=limit))
     wanted = _status(status)
-    everyone = handles(engine, engine.store.heads(workflow, limit=None))
-    return Instances([one for one in everyone if one.view().status is wanted][:limit])
+    # Of those that run here this engine knows better than their entries tell (S5).
+    ours = {seq: live for seq, live in list(engine.live.items()) if not live.lost}
+    found = [
+        head for head in engine.store.heads(workflow, limit=limit + len(ours), status=wanted) if head.created_seq not in ours
+    ]
+    heads = [live.history.head for live in ours.values()]
+    found += [one for one in heads if workflow in (None, one.workflow) and ours[one.created_seq].status() is wanted]
+    return handles(engine, sorted(found, key=lambda head: head.created_seq, reverse=True)[:limit])
 
 
 def delete_finished(engine: "Engine", older_than: Any, status: Status | str | None) -> int:
@@ -68,7 +73,7 @@ def delete_finished(engine: "Engine", older_than: Any, status: Status | str | No
 def _count(limit: SupportsIndex) -> int:
     try:
         if (count := operator.index(limit)) >= 0:
-            return min(count, sys.maxsize)  # as many as DuckDB counts
+            return min(count, 2**62)  # as many as DuckDB counts
     except TypeError:
         pass
     msg = f"list(limit={limit!r}): give a whole number, how many instances at most; 0 or above"

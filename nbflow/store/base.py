@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from nbflow.core.history import Head
 from nbflow.core.log import LogChunk
-from nbflow.core.model import Draft, Entry, Kind, Owner, StepKey
+from nbflow.core.model import Draft, Entry, Kind, Owner, Status, StepKey
 
 Decision = tuple[Kind, dict[str, Any], bytes | None]
 """An entry to write on behalf of somebody who is not the owner: kind, body, value."""
@@ -129,8 +129,8 @@ class Store(Protocol):
         """Instances of that id, at most one per workflow, deleted ones left out. Includes what is not loaded yet."""
         ...
 
-    def heads(self, workflow: str | None = None, *, limit: int | None = 100) -> list[Head]:
-        """Instances, newest first, deleted ones left out."""
+    def heads(self, workflow: str | None = None, *, limit: int | None = 100, status: Status | None = None) -> list[Head]:
+        """Instances, newest first, deleted ones left out; only those that stand so, as far as their entries tell."""
         ...
 
     def alike(self, workflow: str, params: bytes) -> list[Head]:

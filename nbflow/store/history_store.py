@@ -15,7 +15,7 @@ from nbflow import ids
 from nbflow.clock import Clock, SystemClock
 from nbflow.core.history import Head
 from nbflow.core.log import LogChunk
-from nbflow.core.model import Draft, Entry, Owner, StepKey
+from nbflow.core.model import Draft, Entry, Owner, Status, StepKey
 from nbflow.errors import StoreError
 from nbflow.store import claims, direct, forks, lines, queries, upkeep
 from nbflow.store import journal as journals
@@ -24,7 +24,7 @@ from nbflow.store.database import Database, connect
 from nbflow.store.desk import Desk
 from nbflow.store.layout import Layout
 from nbflow.store.loader import Loader
-from nbflow.store.newest import alike, newest, numbered
+from nbflow.store.newest import alike, newest, numbered, standing
 from nbflow.store.opening import Entrance
 from nbflow.store.session import ROWS, Session
 
@@ -246,9 +246,13 @@ class FileStore:
 
         return self._fresh(work)
 
-    def heads(self, workflow: str | None = None, *, limit: int | None = 100) -> list[Head]:
-        """Instances, newest first, deleted ones left out."""
-        return self._ask(lambda: newest(self._loader, workflow, limit=limit))
+    def heads(self, workflow: str | None = None, *, limit: int | None = 100, status: Status | None = None) -> list[Head]:
+        """Instances, newest first, deleted ones left out; see `Store.heads`."""
+        if status is None:
+            return self._ask(lambda: newest(self._loader, workflow, limit=limit))
+        if not self._views_seen:
+            self._fresh(self._see_to_views)
+        return self._ask(lambda: standing(self._loader, workflow, status, limit=limit))
 
     def alike(self, workflow: str, params: bytes) -> list[Head]:
         """Those whose params may be equal to these; see `Store.alike`."""
@@ -353,15 +357,7 @@ class FileStore:
 
     def facts(self) -> Mapping[str, Any]:
         """What `%workflow store` shows; never waits long for the file."""
-
-        def count() -> int | None:
-            try:
-                with self._loader.session(0.5) as session:
-                    return int(session.rows("select count(*) from nb.entries")[0][0])
-            except StoreError:  # held by others, or in trouble that is told beside it
-                return None
-
-        known = {"entries": self._ask(count), "uid": self.uid, "warnings": list(self.warnings)}
+        known = {"entries": self._ask(lambda: upkeep.entries(self._loader)), "uid": self.uid, "warnings": list(self.warnings)}
         return upkeep.facts(self._loader, self._journal.synced) | known
 
     # -- keeping house ------------------------------------------------------------------------------------------------

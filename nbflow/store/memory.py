@@ -10,10 +10,10 @@ from typing import Any
 
 from nbflow import ids
 from nbflow.clock import Clock, SystemClock
-from nbflow.core.history import Head, fold_head
+from nbflow.core.history import Head, History, fold_head, status_of
 from nbflow.core.log import LAST, LogChunk
 from nbflow.core.maps import ITEM_KINDS
-from nbflow.core.model import FENCES, Draft, Entry, Kind, Owner, StepKey
+from nbflow.core.model import FENCES, Draft, Entry, Kind, Owner, Status, StepKey
 from nbflow.errors import NotFoundError, StoreError, UsageError
 from nbflow.store.base import Decision
 from nbflow.store.newest import length
@@ -171,10 +171,12 @@ class MemoryStore:
                 if known_id == instance_id and workflow in (None, name) and not self._heads[seq].deleted
             ]
 
-    def heads(self, workflow: str | None = None, *, limit: int | None = 100) -> list[Head]:
+    def heads(self, workflow: str | None = None, *, limit: int | None = 100, status: Status | None = None) -> list[Head]:
         """Instances, newest first."""
         with self._lock:
             found = [head for head in reversed(self._heads.values()) if not head.deleted and workflow in (None, head.workflow)]
+        if status is not None:
+            found = [head for head in found if status_of(History(self.read(head.created_seq))) is status]
         return found[:limit]
 
     def alike(self, workflow: str, params: bytes) -> list[Head]:

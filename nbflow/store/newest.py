@@ -3,6 +3,7 @@
 from typing import Any
 
 from nbflow.core.history import Head
+from nbflow.core.model import Status
 from nbflow.store.loader import Loader
 from nbflow.store.session import Session
 
@@ -23,10 +24,21 @@ _NUMBERED = (
 )
 
 
+_STANDING = "select created_seq from nb.instances where ($1 is null or workflow = $1) and status = $2"
+
+
 def newest(loader: Loader, workflow: str | None, *, limit: int | None) -> list[Head]:
     """Instances, newest first, deleted ones left out; see `Store.heads`."""
-    limited = "" if limit is None else f" limit {limit:d}"
-    return _found(loader, f"{OF_WORKFLOW} order by created_seq desc{limited}", [workflow])
+    return _found(loader, f"{OF_WORKFLOW} order by created_seq desc{_limited(limit)}", [workflow])
+
+
+def standing(loader: Loader, workflow: str | None, status: Status, *, limit: int | None) -> list[Head]:
+    """The same of those that stand so, as far as their entries tell; of a file whose views are as nbflow makes them."""
+    return _found(loader, f"{_STANDING} order by created_seq desc{_limited(limit)}", [workflow, status.value])
+
+
+def _limited(limit: int | None) -> str:
+    return "" if limit is None else f" limit {limit:d}"
 
 
 def alike(loader: Loader, workflow: str, params: bytes) -> list[Head]:

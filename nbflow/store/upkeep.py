@@ -36,6 +36,15 @@ def facts(loader: Loader, synced: int) -> dict[str, Any]:
     }
 
 
+def entries(loader: Loader) -> int | None:
+    """How many entries the file has; None where it is held by others, or in trouble that is told beside it."""
+    try:
+        with loader.session(0.5) as session:
+            return int(session.rows("select count(*) from nb.entries")[0][0])
+    except StoreError:
+        return None
+
+
 def backup(loader: Loader, target: Layout) -> Path:
     """Copy everything recorded so far to *target*.
 

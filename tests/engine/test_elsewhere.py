@@ -10,7 +10,7 @@ import pytest
 
 import nbflow
 from nbflow import Engine, InvalidStatusError, WorkflowEntrypoint
-from nbflow.core.model import Kind, StepKey, StepType
+from nbflow.core.model import Kind, Status, StepKey, StepType
 from tests.engine.conftest import entrypoint, eventually
 
 
@@ -258,3 +258,37 @@ def test_another_notebook_leaves_it_alone_unless_it_has_the_very_same_code(tmp_p
             same.register(entrypoint(told.run), "W", source="s")
             eventually(lambda: shell.get("w1").status().status == "complete")
             assert shell.get("w1").view().owner.notebook == "c.ipynb"
+
+
+def test_a_list_by_status_is_what_each_instance_says_from_every_engine(engines):  # S5, API.md §4
+    here, there = engines
+
+    async def run(event, step):
+        match event.payload:
+            case "errored":
+                await step.do("fails", lambda: 1 / 0, retries=0)
+            case "waiting" | "paused" | "terminated":
+                await step.wait_for_event("ask", "go")
+            case "sleeping":
+                await step.sleep("rest", "1 hour")
+            case "retrying":
+                await step.do("fails", lambda: 1 / 0, retries={"delay": "1 hour"})
+
+    ways = ["complete", "errored", "waiting", "paused", "terminated", "sleeping", "retrying"]
+    wf = here.register(entrypoint(run), "W", source="s")
+    made = [wf.create(f"{way}-{number}", way) for number in range(2) for way in ways]
+    eventually(lambda: all(one.status().status != "running" for one in made))
+    for one in made:
+        if one.id.startswith("paused"):
+            one.pause()
+        if one.id.startswith("terminated"):
+            one.terminate()
+    eventually(lambda: [one.status().status for one in made].count("paused") == 2)
+    for engine in (here, there):
+        everyone = engine.list()
+        for status in Status:
+            same = [one.id for one in everyone if one.status().status is status]
+            assert [one.id for one in engine.list(status=status)] == same
+            assert [one.id for one in engine.list("W", status=status, limit=1)] == same[:1]
+        assert len(engine.list(status="waiting")) == 6
+        assert not engine.list("V", status="waiting")

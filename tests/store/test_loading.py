@@ -385,7 +385,7 @@ def test_a_failing_acknowledgement_does_not_end_the_journal(opened):
 
 
 def test_sources_are_kept_once_and_come_without_waiting_for_the_file(opened, file):
-    a, b = opened(lock_timeout=0.2), opened()
+    a, b = opened(lock_timeout=2), opened()
     with held_by_outsider(file):
         a.save_source("h1", "class A:\n    pass\n# é \u2028")
         a.save_source("h1", "never kept")
