@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from nbflow.core.head import Head
 from nbflow.core.log import LogItem
-from nbflow.core.model import Entry, ErrorInfo, Kind, Owner, StepKey
+from nbflow.core.model import Entry, ErrorInfo, Kind, Owner, Status, StepKey
 from nbflow.jupyter import words
-from nbflow.jupyter.snapshot import key_json, millis, plain, row_json
+from nbflow.jupyter.snapshot import clock_json, key_json, millis, plain, row_json
 from nbflow.store.views import AttemptView, StepView
 
 if TYPE_CHECKING:
@@ -129,10 +129,15 @@ def instance_json(inst: "WorkflowInstance", head: Head) -> dict[str, Any]:
     live = inst.engine.live.get(head.created_seq)
     status = head.status if live is None else live.status()
     gone = live is None and not head.finished and head.owner is not None and inst.engine.store.alive(head.owner) is False
+    waiting = {}
+    if live is not None and status is Status.WAITING:
+        with live.lock:
+            waiting = {"waiting": len(live.history.open_waits()), "sleeping": clock_json(live.history.waiting_for())}
     return {
         "seq": head.created_seq,
         "id": plain(head.instance_id, 256),
         "status": status.value,
+        **waiting,
         "interrupted": gone or head.interrupted is not None,
         "created": millis(head.created_at),
         "started": millis(head.started_at),

@@ -5,13 +5,12 @@ page it ends up in is not ours.
 """
 
 import html as markup
-import json
 import shlex
 from collections.abc import Iterable, Sequence
 
 from nbflow import ids
 from nbflow.core.model import FINISHED, Status, StepState
-from nbflow.jupyter import words
+from nbflow.jupyter import samples, words
 from nbflow.store.views import InstanceView, StepView
 from nbflow.store.wording import interrupted_text
 
@@ -140,7 +139,7 @@ def _how_to_answer(view: InstanceView) -> str:
     name = shlex.quote(f"{view.workflow}/{view.instance_id}")
     commands = []
     for wait in view.waits[:3]:
-        payload = json.dumps({"approved": True})
+        payload = samples.payload_text(wait.schema)
         commands.append(f"nbflow send-event {name} {shlex.quote(wait.event_type or '')} {shlex.quote(payload)}")
     if not commands and view.status is Status.PAUSED:
         commands.append(f"nbflow resume {name}")

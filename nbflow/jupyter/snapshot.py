@@ -6,12 +6,12 @@ they fit. Whatever else it shows it asks for: pages of rows, one step in full.
 
 import json
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from nbflow.core.log import Progress
-from nbflow.core.model import Status, StepKey, StepState
+from nbflow.core.model import Status, StepKey, StepState, Waiting
 from nbflow.core.names import UNSAFE_IN_LINES
 from nbflow.jupyter import words
 from nbflow.store.counts import ItemCounts
@@ -51,8 +51,6 @@ def head_json(view: InstanceView) -> dict[str, Any]:
     if view.error is not None:
         error = {"type": words.first_line(view.error.type, 60), "message": words.first_line(view.error.message, 120)}
     owner = "" if view.owner is None or view.here else words.first_line(str(view.owner), 80)
-    clocks = [wait for wait in view.waiting_for if wait.kind != "event"]
-    sleeping = [words.first_line(clocks[0].name, 60), clocks[0].kind, millis(clocks[0].until)] if clocks else None
     return {
         "status": view.status.value,
         "settled": view.settled,
@@ -75,12 +73,18 @@ def head_json(view: InstanceView) -> dict[str, Any]:
         "work": None if view.work is None else {name: getattr(view.work, name) for name in _WORK},
         "rollback": view.rollback,
         "same": view.code_same,
-        "sleeping": sleeping,
+        "sleeping": clock_json(view.waiting_for),
         "interrupted": None if view.interrupted is None else words.first_line(view.interrupted, 120),
         "held": None if view.held is None else words.first_line(view.held, 160),
         "error": error,
         "version": view.version,
     }
+
+
+def clock_json(waiting_for: Sequence[Waiting]) -> list[Any] | None:
+    """The first of what an instance waits for that is no event: its name, its kind, until when."""
+    first = next((wait for wait in waiting_for if wait.kind != "event"), None)
+    return None if first is None else [words.first_line(first.name, 60), first.kind, millis(first.until)]
 
 
 def last_lines(total: int) -> tuple[int, int]:

@@ -187,6 +187,8 @@ class Introspection:
     def mock_event(self, type: str, payload: Any = None) -> None:  # noqa: A002 - the contract's name
         """Let the next wait for that type receive *payload*, of a workflow: of each instance; once for each call.
 
+        A wait that sets it aside, since it does not fit the wait's `schema=` (S39), receives the next one.
+
         Raises:
             UsageError: no event can have that type (S34).
             NotSerialisableError: no event can bring that payload.
@@ -202,7 +204,10 @@ class Introspection:
         codec.encode(value, None, allow_pickle=self._workflow.engine.allow_pickle, with_preview=False)
 
     def force_event_timeout(self, name: str) -> None:
-        """Let waits of that name time out at once; those of an instance also where they have begun."""
+        """Let waits of that name time out at once, events at hand left to the waits after them.
+
+        Those of an instance do so also where they have begun.
+        """
         self._rules.event_timeouts.add(name)
         self._apply_now()
 

@@ -2,13 +2,13 @@
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
 from nbflow import ids
-from nbflow.core.history import StepRecord
+from nbflow.core.history import EventRecord, History, StepRecord
 from nbflow.core.model import Kind, StepKey, StepType
 from nbflow.engine.activation import Activation
 from nbflow.engine.calls import Call, StepCall
@@ -17,9 +17,9 @@ from nbflow.engine.context import bind
 from nbflow.engine.functions import Options
 from nbflow.engine.outputs import body_of, with_values
 from nbflow.engine.step import WorkflowStep, place_here
-from nbflow.engine.waits import Asked
+from nbflow.engine.waits import Asked, Wait
 from nbflow.errors import StepTimeoutError
-from nbflow.values import codec, failures
+from nbflow.values import codec, failures, schemas
 
 
 @dataclass
@@ -49,11 +49,14 @@ class Rules:
 
     def next_event(self, created_seq: int, type: str) -> tuple[Any] | None:  # noqa: A002 - as in `mock_event`
         """The payload that the next wait of that instance for that type is to receive, if any."""
-        known, served = self.events.get(type, []), self.served[created_seq, type]
-        if served >= len(known):
+        if not self.has_event(created_seq, type):
             return None
         self.served[created_seq, type] += 1
-        return (known[served],)
+        return (self.events[type][self.served[created_seq, type] - 1],)
+
+    def has_event(self, created_seq: int, type: str) -> bool:  # noqa: A002 - as in `mock_event`
+        """Whether there is one."""
+        return self.served[created_seq, type] < len(self.events.get(type, []))
 
 
 class Kit:
@@ -82,6 +85,7 @@ class MockedStep(WorkflowStep):
     def __init__(self, activation: Activation, kit: Kit) -> None:
         super().__init__(activation)
         self._kit = kit
+        self._late: set[StepKey] = set()
         self._hurry()
 
     def _hurry(self) -> None:
@@ -128,31 +132,56 @@ class MockedStep(WorkflowStep):
         now = self._activation.engine.clock.now()
         super()._sleep_on(call, until if all(rules.sleeps for rules in self._rules) else min(until, now))
 
-    def wait_for_event(
-        self, name: str, event_type: Any, timeout: Any = "24 hours", *, schema: Any = None, prompt: str | None = None
-    ) -> Any:
-        """Wait, meeting mocked events and forced timeouts."""
-        key = StepKey(StepType.WAIT, name, self._activation.counts[StepType.WAIT, name, None] + 1)
-        known = key in self._activation.live.history.steps
-        kind = event_type.get("type", "") if isinstance(event_type, dict) else event_type
-        if not known:
-            seq = self._activation.live.created_seq
-            mocked = next((event for rules in self._rules if (event := rules.next_event(seq, kind)) is not None), None)
-            if mocked is not None:
-                self._send(kind, mocked[0])
-        forced = any(name in rules.event_timeouts for rules in self._rules)
-        return super().wait_for_event(name, event_type, 0 if forced else timeout, schema=schema, prompt=prompt)
+    def _open_wait(self, call: Call, asked: Asked) -> None:
+        if self._is_late(call.key.name, asked.event_type):
+            self._late.add(call.key)
+            asked = replace(asked, span=timedelta(0))
+        else:
+            self._send_mocked(asked)
+        super()._open_wait(call, asked)
+
+    def _go_on_waiting(self, call: Call, asked: Asked, due: datetime, known: StepRecord) -> None:
+        if any(call.key.name in rules.event_timeouts for rules in self._rules):
+            self._late.add(call.key)
+        super()._go_on_waiting(call, asked, due, known)
 
     def _wait_on(self, call: Call, asked: Asked, due: datetime, since: datetime) -> None:
-        now = self._activation.engine.clock.now()
-        forced = any(call.key.name in rules.event_timeouts for rules in self._rules)
-        super()._wait_on(call, asked, min(due, now) if forced else due, since)
+        if call.key in self._late:
+            LateWait(self._activation, call, asked, min(due, self._activation.engine.clock.now()), since)
+        else:
+            super()._wait_on(call, asked, due, since)
+
+    def _is_late(self, name: str, kind: str) -> bool:
+        """Whether a wait is made to time out, also where events are at hand: but for those that rules before that one mock."""
+        seq = self._activation.live.created_seq
+        for rules in self._rules:
+            if name in rules.event_timeouts or rules.has_event(seq, kind):
+                return name in rules.event_timeouts
+        return False
+
+    def _send_mocked(self, asked: Asked) -> None:
+        """The mocked event that a wait is to receive, after those that it will set aside (S39)."""
+        seq = self._activation.live.created_seq
+        while (
+            found := next((one for rules in self._rules if (one := rules.next_event(seq, asked.event_type))), None)
+        ) is not None:
+            self._send(asked.event_type, found[0])
+            if asked.described is None or not schemas.problems(asked.described, found[0], asked.schema):
+                return
 
     def _send(self, kind: str, payload: Any) -> None:
         live = self._activation.live
         encoded = codec.encode(payload, live.files)
         body = {"event_id": ids.new_uid(), "type": kind, "by": "mock"} | body_of(encoded)
         live.record(Kind.EVENT, None, body, encoded.data, acked=live.notify)
+
+
+class LateWait(Wait):
+    """A wait that is made to time out: it takes no event, so that those at hand are for the waits after it."""
+
+    def in_time(self, _history: History) -> EventRecord | None:
+        """See `Wait`."""
+        return None
 
 
 class MockedChild(Child):

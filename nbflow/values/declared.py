@@ -1,7 +1,8 @@
-"""What a JSON schema made from a type leaves out of it: the order in which things were declared, and made defaults.
+"""What a JSON schema made from a type leaves out of it: the order in which things were declared, made defaults, moments.
 
-msgspec sorts the choices of enums and Literals and the fields of a TypedDict, and neither it nor pydantic says what a
-`default_factory` gives. Forms show the one and are filled in with the other.
+msgspec sorts the choices of enums and Literals and the fields of a TypedDict, says of a moment that may be without a time
+zone that it is a text, and neither it nor pydantic says what a `default_factory` gives. Forms show the one and are filled
+in with the other.
 """
 
 import dataclasses
@@ -9,6 +10,7 @@ import json
 import types
 import typing
 from collections.abc import Callable, Mapping
+from datetime import datetime, time
 from enum import EnumMeta
 from typing import Any
 
@@ -19,8 +21,12 @@ _UNIONS = (typing.Union, types.UnionType)
 
 
 def arrange(described: _Part, schema: Any) -> _Part:
-    """The same schema, changed in place: choices and fields as *schema* declares them, defaults that factories make."""
+    """The same schema, changed in place: choices and fields as *schema* declares them, defaults that factories make.
+
+    A default that has a secret is left out: pydantic writes asterisks for it, which a form would send as the secret.
+    """
     _Arranging(described.get("$defs", {})).part(described, schema)
+    _without_asterisks(described)
     return described
 
 
@@ -46,6 +52,7 @@ class _Arranging:
             self.part(one, hint)
         if isinstance(found.get("enum"), list):
             found["enum"] = _in_order(found["enum"], alternatives)
+        _name_kind(found, alternatives)
         for one in alternatives:
             self._within(found, typing.get_origin(one), typing.get_args(one))
         if "properties" in found and (cls := _class_of(found, alternatives)) is not None:
@@ -72,6 +79,45 @@ class _Arranging:
             if factory is not None and "default" not in shown and name not in part.get("required", ()):
                 shown |= _made(factory)
             self.part(shown, hints.get(field))
+
+
+def _name_kind(part: _Part, alternatives: list[Any]) -> None:
+    """Say of a moment, and of what pydantic keeps secret, what it is: else it would be any text, or shown while it is typed."""
+    if part.keys() <= _OF_ANY_TEXT and part.get("type") == "string" and str not in alternatives:
+        part |= next(({"format": name} for cls, name in _MOMENTS.items() if cls in alternatives), {})
+    if any(_is_secret(one) for one in alternatives):
+        if part.get("type", "null") != "null":
+            part["writeOnly"] = True
+        if part.get("default") is not None:
+            del part["default"]
+
+
+_MOMENTS = {datetime: "date-time", time: "time"}
+_OF_ANY_TEXT = {"type", "title", "description", "default", "examples"}
+_ASTERISKS = "**********"
+_PARTS_BY_NAME = ("properties", "patternProperties", "$defs", "dependentSchemas")
+
+
+def _is_secret(hint: Any) -> bool:
+    """Whether a type is one of those that pydantic shows as asterisks."""
+    cls = typing.get_origin(hint) or hint
+    return any(one.__module__ == "pydantic.types" and one.__name__ == "_SecretBase" for one in getattr(cls, "__mro__", ()))
+
+
+def _without_asterisks(part: object) -> None:
+    """Leave out the defaults that have a secret in them."""
+    if isinstance(part, list):
+        for one in part:
+            _without_asterisks(one)
+    if not isinstance(part, dict):
+        return
+    if "default" in part and _ASTERISKS in json.dumps(part["default"], default=str):
+        del part["default"]
+    for name, one in part.items():
+        if name in _PARTS_BY_NAME:
+            _without_asterisks(list(one.values()))
+        elif name not in ("default", "const", "enum", "examples"):
+            _without_asterisks(one)
 
 
 def hints_of(schema: Any, *, include_extras: bool = False) -> dict[str, Any]:
@@ -154,11 +200,20 @@ def _unless(factory: Any, absent: object) -> Any:
 def _made(factory: Callable[[], Any]) -> _Part:
     """The default that a factory makes, in its JSON form; nothing where it fails or makes what has none."""
     try:
-        made = msgspec.to_builtins(factory(), str_keys=True, enc_hook=_dumped)
+        made = as_json(factory())
         json.dumps(made, allow_nan=False)
     except Exception:  # noqa: BLE001 - the user's code: then the form asks for it instead
         return {}
     return {"default": made}
+
+
+def as_json(value: Any) -> Any:
+    """The JSON form that the schema of its type speaks of: of a timedelta a text, not seconds.
+
+    Raises:
+        TypeError: it has none.
+    """
+    return msgspec.to_builtins(value, str_keys=True, enc_hook=_dumped)
 
 
 def _dumped(value: Any) -> Any:

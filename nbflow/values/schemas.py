@@ -4,12 +4,9 @@ The stored schema is enough for any process to check by; where the type itself i
 validator) are asked too.
 """
 
-import functools
 import re
 import sys
 import typing
-from collections.abc import Callable
-from datetime import date, datetime, time
 from enum import Enum
 from typing import Any
 
@@ -17,16 +14,10 @@ import msgspec
 
 from nbflow.errors import NotSerialisableError, UsageError
 from nbflow.values import codec, validators
-from nbflow.values.declared import arrange, hints_of
+from nbflow.values.declared import arrange, as_json, hints_of
 
 Place = tuple[str, ...]
 _LONGEST = 300
-_FORMATS: dict[str, Callable[[str], object]] = {
-    "date": date.fromisoformat,
-    "date-time": datetime.fromisoformat,
-    "time": time.fromisoformat,
-}
-
 
 _NAMED = re.compile(r"\bschema\s*=")
 
@@ -66,7 +57,7 @@ def describe(schema: Any, what: str) -> dict[str, Any]:
     try:
         if _is_pydantic(schema):
             return _by_pydantic(schema)
-        return _with_moments(_opened(arrange(msgspec.json.schema(schema), schema)), schema)
+        return _opened(arrange(msgspec.json.schema(schema), schema))
     except (TypeError, RuntimeError, NameError) as error:
         msg = f"{what}={schema!r} has no JSON schema ({error}); give a type, a dataclass, a pydantic model or a JSON schema"
         raise UsageError(msg) from None
@@ -87,6 +78,8 @@ def unfit(described: dict[str, Any], payload: Any, schema: Any = None) -> list[t
         found = _errors(described, payload)
         if found and (form := _json_form(payload)) is not payload:
             found = _errors(described, form)
+            if found and (told := _told_form(payload)) != form and not _errors(described, told):
+                form, found = told, []
     except validators.Unusable as unusable:
         return [((), f"the schema it is to fit cannot be used: {unusable}")]
     if found or schema is None or isinstance(schema, dict) or not _is_pydantic(schema):
@@ -102,7 +95,7 @@ def unfit(described: dict[str, Any], payload: Any, schema: Any = None) -> list[t
 
 
 def _errors(described: dict[str, Any], payload: Any) -> list[tuple[Place, str]]:
-    return [_placed(error) for error in validators.errors_of(described, payload, _format_checker())]
+    return [_placed(error) for error in validators.errors_of(described, payload)]
 
 
 def _json_form(payload: Any) -> Any:
@@ -112,6 +105,14 @@ def _json_form(payload: Any) -> Any:
     except NotSerialisableError:
         return payload
     return payload if form is None else msgspec.json.decode(form)
+
+
+def _told_form(payload: Any) -> Any:
+    """The JSON form that schemas of types speak of, where it is another: a timedelta is stored as seconds, told as a text."""
+    try:
+        return as_json(payload)
+    except Exception:  # noqa: BLE001 - what the user's own classes raise: then the stored form is the one that counts
+        return None
 
 
 def check(described: dict[str, Any], payload: Any, what: str, schema: Any = None) -> None:
@@ -147,43 +148,6 @@ _LENGTHS = {
     "minItems": ("has too few entries", "at least", _ENTRIES),
     "maxItems": ("has too many entries", "at most", _ENTRIES),
 }
-
-
-@functools.cache
-def _format_checker() -> Any:
-    """Dates and times are checked as Python reads them; other formats are remarks."""
-    validators.load()
-    from jsonschema import FormatChecker
-
-    checker = FormatChecker(formats=())
-
-    def check_by(read: Callable[[str], object]) -> Callable[[object], bool]:
-        def check(value: object) -> bool:
-            if isinstance(value, str):
-                read(value)
-            return True
-
-        return check
-
-    for name, read in _FORMATS.items():
-        checker.checks(name, raises=ValueError)(check_by(read))
-    return checker
-
-
-def _with_moments(described: dict[str, Any], schema: Any, definitions: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The same schema that says of `datetime` fields what they are: without a time zone they would be any text."""
-    definitions = described.get("$defs", {}) if definitions is None else definitions
-    for name, part in described.get("properties", {}).items():
-        hint = hints_of(schema).get(name)
-        options = [hint, *typing.get_args(hint)]
-        parts = [part, *part.get("anyOf", ())]
-        for one in parts:
-            if datetime in options and one == {**one, "type": "string"} and "format" not in one:
-                one["format"] = "date-time"
-        nested = definitions.get(str(part.get("$ref", "")).rpartition("/")[2])
-        if nested is not None and hint is not None and "properties" in nested and definitions is not nested:
-            _with_moments(nested, hint, {})
-    return described
 
 
 def _opened(described: dict[str, Any]) -> dict[str, Any]:

@@ -10,13 +10,17 @@ import functools
 import importlib
 import importlib.util
 import json
+import math
 import re
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from types import ModuleType
 from typing import Any
+
+from nbflow.values import formats
 
 MOST = 100_000
 """Keywords that are looked at in one check."""
@@ -30,7 +34,7 @@ _PERILOUS = re.compile(r"\)[*+?{]|\\[1-9]|\(\?P=")  # a group repeated, a group 
 _SEARCH = "import json, re, sys; print(json.dumps(re.search(*json.load(sys.stdin)) is not None))"
 
 _SLOW = "rfc3987_syntax"
-"""What jsonschema imports for a format that is not checked here; it takes seconds, and every Jupyter brings it."""
+"""What jsonschema imports for a format that is checked in another way here; it takes seconds, and every Jupyter brings it."""
 
 _ENDLESS = "it refers to itself without end, or is nested too deeply"
 
@@ -94,8 +98,8 @@ class _Check:
 _check: contextvars.ContextVar[_Check] = contextvars.ContextVar("nbflow_validator_check")
 
 
-def errors_of(schema: dict[str, Any], payload: Any, formats: Any) -> list[Any]:
-    """The errors of jsonschema for a payload; *formats* checks formats.
+def errors_of(schema: dict[str, Any], payload: Any) -> list[Any]:
+    """The errors of jsonschema for a payload.
 
     Raises:
         Unusable: the schema, not the payload, is what is wrong.
@@ -105,7 +109,7 @@ def errors_of(schema: dict[str, Any], payload: Any, formats: Any) -> list[Any]:
 
     token = _check.set(_Check())
     try:
-        validator = _validator()(_undialected(schema), registry=REGISTRY, format_checker=formats)
+        validator = _validator()(_undialected(schema), registry=REGISTRY)
         return sorted(validator.iter_errors(payload), key=lambda error: list(map(str, error.path)))
     except (Unusable, KeyboardInterrupt, SystemExit):
         raise
@@ -121,7 +125,14 @@ def errors_of(schema: dict[str, Any], payload: Any, formats: Any) -> list[Any]:
 def _validator() -> Any:
     from jsonschema import Draft202012Validator, validators
 
-    keywords = {**Draft202012Validator.VALIDATORS, "pattern": _pattern, "patternProperties": _pattern_properties}
+    own = {
+        "contentEncoding": functools.partial(_readable, formats.ENCODINGS),
+        "format": functools.partial(_readable, formats.READERS),
+        "multipleOf": _multiple_of,
+        "pattern": _pattern,
+        "patternProperties": _pattern_properties,
+    }
+    keywords = {**Draft202012Validator.VALIDATORS, **own}
     counted = {name: _counted(check, 10 if name.endswith("Ref") or name == "$ref" else 1) for name, check in keywords.items()}
     return validators.extend(Draft202012Validator, counted)
 
@@ -149,6 +160,25 @@ def _undialected(schema: Any) -> Any:
         kept = {name: part for name, part in schema.items() if name != "$schema" or not isinstance(part, str)}
         return {name: _undialected(part) for name, part in kept.items()}
     return [_undialected(part) for part in schema] if isinstance(schema, list) else schema
+
+
+def _readable(readers: dict[str, formats.Reader], _validator: Any, name: Any, instance: Any, _schema: Any) -> Iterator[Any]:
+    from jsonschema import ValidationError
+
+    if not formats.fits(readers, name, instance):
+        yield ValidationError(f"{instance!r} is not a {name!r}")
+
+
+def _multiple_of(validator: Any, unit: Any, instance: Any, _schema: Any) -> Iterator[Any]:
+    """As the numbers are written: 0.3 is a multiple of 0.1, which a division of floats denies."""
+    from jsonschema import ValidationError
+
+    if validator.is_type(instance, "number") and not (math.isfinite(instance) and _exact(instance) % _exact(unit) == 0):
+        yield ValidationError(f"{instance!r} is not a multiple of {unit!r}")
+
+
+def _exact(number: Any) -> Fraction:
+    return Fraction(repr(number) if isinstance(number, float) else number)
 
 
 def _pattern(_validator: Any, pattern: Any, instance: Any, _schema: Any) -> Iterator[Any]:

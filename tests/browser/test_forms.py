@@ -2,14 +2,17 @@
 
 import dataclasses
 import datetime as dt
+import decimal
 import enum
+import uuid
 from typing import Annotated, Literal
 
 import msgspec
+import pydantic
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
-from nbflow.values.schemas import describe
+from nbflow.values.schemas import describe, problems
 from tests.browser.bare import NOW, head, mount, state, wait
 from tests.browser.lab import Notebook, PanelPage
 from tests.browser.test_lab import IMPORTS
@@ -62,6 +65,10 @@ def decided(page: Page) -> list:
     return [message["payload"] for message in page.evaluate("window.kernel.sent") if message["type"] == "decide"]
 
 
+def send(panel: PanelPage) -> None:
+    panel.banner.locator(".nbf-approve:visible").click()
+
+
 def test_every_kind_of_field_has_its_control_filled_with_its_default(page) -> None:
     form = asked(page, Review).banner
     field = form.get_by_label
@@ -111,6 +118,73 @@ def test_what_is_filled_in_is_what_is_sent(page) -> None:
         "tags": ["x", "y"],
         "weights": {},
     }
+
+
+@dataclasses.dataclass
+class Numbers:
+    even: Annotated[int, pydantic.Field(ge=1, multiple_of=2)]
+    tenths: Annotated[float, pydantic.Field(ge=0.25, le=0.45, multiple_of=0.1)]
+    above: Annotated[float, pydantic.Field(gt=5)]
+
+
+@pytest.mark.parametrize(("presses", "even", "tenths"), [(1, 2, 0.3), (2, 4, 0.4), (5, 10, 0.4)])
+def test_the_arrows_of_a_number_offer_only_what_python_takes(page, presses, even, tenths) -> None:
+    panel = asked(page, Numbers)
+    for name in ("even", "tenths", "above"):
+        for _ in range(presses):
+            panel.banner.get_by_label(name).press("ArrowUp")
+    send(panel)
+    [payload] = decided(page)
+    assert (payload["even"], payload["tenths"]) == (even, tenths)
+    assert problems(describe(Numbers, "schema"), payload, Numbers) == []
+
+
+class Login(pydantic.BaseModel):
+    user: str = "ana"
+    token: pydantic.SecretStr = pydantic.SecretStr("hunter2")
+    pin: pydantic.Secret[int]
+
+
+@pytest.mark.parametrize("typed", [None, "s3cret"])
+def test_a_secret_is_typed_unseen_and_left_out_where_nobody_touches_it(page, typed) -> None:
+    panel = asked(page, Login)
+    form = panel.banner
+    for name in ("Token", "Pin"):
+        assert form.get_by_label(name, exact=True).evaluate("(node) => [node.type, node.value]") == ["password", ""]
+    form.get_by_label("Pin", exact=True).fill("1234")
+    if typed:
+        form.get_by_label("set Token").check()
+        form.get_by_label("Token", exact=True).fill(typed)
+    send(panel)
+    assert decided(page) == [{"user": "ana", "pin": 1234} | ({"token": typed} if typed else {})]
+    assert "hunter2" not in page.content()
+
+
+@pytest.mark.parametrize(
+    ("schema", "kind", "typed"),
+    [
+        (dt.datetime, "datetime-local", "2026-12-01T10:30"),
+        (dt.datetime | None, "datetime-local", "2026-12-01T10:30"),
+        (dt.time, "time", "10:30"),
+        (uuid.UUID, "text", str(uuid.UUID(int=7))),
+        (decimal.Decimal, "text", "1.50"),
+        (dt.timedelta, "text", "1:30:00"),
+    ],
+)
+def test_a_lone_value_has_its_field_and_an_empty_box_is_not_sent(page, schema, kind, typed) -> None:
+    panel = asked(page, schema)
+    if schema == dt.datetime | None:
+        panel.banner.get_by_role("switch").check()
+    control = panel.banner.get_by_label("answer", exact=True)
+    assert control.evaluate("(node) => node.type") == kind
+    send(panel)
+    expect(control).to_have_attribute("aria-invalid", "true")
+    assert decided(page) == []
+    control.fill(typed)
+    send(panel)
+    [payload] = decided(page)
+    assert payload.startswith(typed)
+    assert problems(describe(schema, "schema"), payload, schema) == []
 
 
 def test_times_as_they_stand_in_a_real_control_go_back_unchanged_and_edited_ones_keep_having_no_zone(page) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from typing import Literal
 
 import pytest
 
@@ -15,6 +16,7 @@ from nbflow import (
     WorkflowEntrypoint,
     testing,
 )
+from nbflow.core.model import Kind
 from nbflow.testing import introspect
 from tests.engine.conftest import eventually
 
@@ -414,3 +416,57 @@ def test_counts_and_times_that_no_step_has_are_refused(lab, number):
         kit.mock_step_error("s", ValueError("no"), times=number)
     with pytest.raises(UsageError, match=rf"force_step_timeout\('s', times={number!r}\): give how many attempts"):
         kit.force_step_timeout("s", times=number)
+
+
+async def waits_three_times(event, step):
+    got = []
+    for number in range(3):
+        try:
+            got.append((await step.wait_for_event(f"w{number}", "go", timeout="1 hour")).payload)
+        except EventTimeoutError:
+            got.append("late")
+    return got
+
+
+@pytest.mark.parametrize("late", ["w0", "w1", "w2"])
+@pytest.mark.parametrize("events", ["mocked before", "mocked after", "sent"])
+def test_a_wait_that_is_made_to_time_out_leaves_the_events_at_hand_to_those_after_it(lab, events, late):
+    """S36: a wait that timed out is out of the queue; the next event goes to the next wait."""
+    workflow = lab.workflow(waits_three_times)
+    kit = introspect(workflow)
+    if events != "mocked before":
+        kit.force_event_timeout(late)
+    instance = workflow.create() if events == "sent" else None
+    for payload in ("a", "b"):
+        kit.mock_event("go", payload) if instance is None else instance.send_event("go", payload)
+    if events == "mocked before":
+        kit.force_event_timeout(late)
+    left = iter(("a", "b"))
+    assert lab.finish(instance or workflow.create()).output == ["late" if f"w{n}" == late else next(left) for n in range(3)]
+    assert lab.clock.monotonic() == 0  # at once
+
+
+def test_a_wait_that_has_begun_can_be_made_to_time_out_before_an_event_comes(lab):
+    workflow = lab.workflow(waits_three_times)
+    instance = workflow.create()
+    lab.idle()
+    introspect(instance).force_event_timeout("w0")
+    for payload in ("a", "b"):
+        instance.send_event("go", payload)
+    assert lab.finish(instance).output == ["late", "a", "b"]
+
+
+def test_a_mocked_event_that_does_not_fit_is_set_aside_and_the_next_one_is_offered(lab):
+    """S39: an unfit buffered event is set aside with a note, and stays visible."""
+
+    async def run(event, step):
+        first = await step.wait_for_event("first", "answer", schema=Literal["x", "y"])
+        return first.payload, (await step.wait_for_event("second", "answer")).payload
+
+    workflow = lab.workflow(run)
+    kit = introspect(workflow)
+    for payload in ("z", 3, "y", "last"):
+        kit.mock_event("answer", payload)
+    instance = lab.finish(workflow.create())
+    assert instance.output == ("y", "last")
+    assert sum(entry.kind is Kind.SET_ASIDE for entry in instance.history()) == 2

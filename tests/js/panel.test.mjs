@@ -49,6 +49,16 @@ test("a waiting instance says whether it waits for a person, a clock or a retry"
   assert.equal(panel.statusWords(head({ status: "something new" })).word, "something new");
 });
 
+test("an instance in the list of instances stands as in its own header", () => {
+  for (const more of [{ waiting: 1 }, { sleeping: ["cool-down", "sleep", NOW] }, { sleeping: ["load", "retry", NOW] }, {}]) {
+    const listed = panel.instanceWords({ status: "waiting", interrupted: false, ...more });
+    assert.deepEqual(listed, panel.statusWords(head({ status: "waiting", running: 0, waiting: 0, ...more })));
+  }
+  assert.deepEqual(panel.instanceWords({ status: "waiting", interrupted: false, waiting: 2 }), { icon: "waiting", word: "Waiting for you", tone: "pink" });
+  assert.equal(panel.instanceWords({ status: "waiting", interrupted: true, waiting: 1 }).word, "Interrupted");
+  assert.equal(panel.instanceWords({ status: "complete", interrupted: true }).word, "Complete");
+});
+
 test("every state of a step has a shape, a word and a tone, and no two the same shape and tone", () => {
   const states = ["running", "retrying", "sleeping", "waiting", "finished", "failed", "cancelled", "interrupted"];
   const seen = new Set();
@@ -215,6 +225,55 @@ test("two levels of nesting, unknown kinds and broken references fall back to a 
   assert.deepEqual(fields[0].fields.map((field) => field.kind), ["json"]);
   const self = { $defs: { A: { $ref: "#/$defs/A" } }, $ref: "#/$defs/A" };
   assert.doesNotThrow(() => panel.formOf(self));
+});
+
+test("the arrows of a number offer what fits: bounds and steps that are values themselves", () => {
+  const range = (more) => {
+    const { min, max, step } = panel.formOf({ type: "object", properties: { n: { type: "integer", ...more } } }).fields[0];
+    return [min, max, step];
+  };
+  assert.deepEqual(range({}), [undefined, undefined, 1]);
+  assert.deepEqual(range({ minimum: 1, multipleOf: 2 }), [2, undefined, 2]);
+  assert.deepEqual(range({ minimum: 2, maximum: 9, multipleOf: 2 }), [2, 8, 2]);
+  assert.deepEqual(range({ exclusiveMinimum: 2, exclusiveMaximum: 10, multipleOf: 2 }), [4, 8, 2]);
+  assert.deepEqual(range({ exclusiveMinimum: -3, exclusiveMaximum: 3, multipleOf: 3 }), [0, 0, 3]);
+  assert.deepEqual(range({ minimum: 1.5, exclusiveMaximum: 4.5 }), [2, 4, 1]);
+  assert.deepEqual(range({ minimum: 1, exclusiveMinimum: 5 }), [6, undefined, 1]);
+  assert.deepEqual(range({ minimum: 1, multipleOf: 0.5 }), [1, undefined, 1]);
+  assert.deepEqual(range({ minimum: 1, multipleOf: 1.5 }), [3, undefined, 3]);
+  const real = (more) => range({ type: "number", ...more });
+  assert.deepEqual(real({ minimum: 0.25, maximum: 0.95, multipleOf: 0.1 }), [0.3, 0.9, 0.1]);
+  assert.deepEqual(real({ minimum: 0.3, maximum: 0.7, multipleOf: 0.1 }), [0.3, 0.7, 0.1]);
+  assert.deepEqual(real({ exclusiveMinimum: 0, exclusiveMaximum: 1, multipleOf: 0.25 }), [0.25, 0.75, 0.25]);
+  assert.deepEqual(real({ exclusiveMinimum: 0.3, multipleOf: 0.1 }), [0.4, undefined, 0.1]);
+  assert.deepEqual(real({ minimum: 0.5, maximum: 2 }), [0.5, 2, "any"]);
+  const [low, high, step] = real({ exclusiveMinimum: 0, exclusiveMaximum: 1 });
+  assert.ok(low > 0 && high < 1 && low < 0.001 && high > 0.999 && step === "any");
+});
+
+test("a secret is typed unseen, and one that may be left out is", () => {
+  const secret = { type: "string", format: "password", writeOnly: true };
+  const nullable = { anyOf: [secret, { type: "null" }], default: null };
+  const schema = { type: "object", properties: { user: { type: "string" }, token: secret, pin: { type: "integer", writeOnly: true }, maybe: nullable }, required: ["user"] };
+  const told = panel.formOf(schema).fields.map(({ kind, secret, unset, value }) => [kind, Boolean(secret), unset, value]);
+  assert.deepEqual(told, [["text", false, "", undefined], ["text", true, "omit", undefined], ["integer", true, "omit", undefined], ["text", true, "null", null]]);
+  assert.deepEqual(panel.skeleton(schema), { user: "" });
+  assert.deepEqual(panel.skeleton({ ...schema, required: ["token"] }), { user: "", token: "" });
+});
+
+test("lone moments have their own fields, and an empty box is no answer where none is empty", () => {
+  const field = (more) => panel.formOf({ type: "string", ...more }).fields[0];
+  const read = (more, raw) => panel.readField(field(more), raw);
+  assert.deepEqual(["date-time", "date", "time", "partial-time"].map((format) => field({ format }).kind), ["datetime", "date", "time", "time"]);
+  assert.equal(panel.formOf({ anyOf: [{ type: "string", format: "date-time" }, { type: "null" }] }).fields[0].kind, "datetime");
+  for (const format of ["date-time", "date", "time", "uuid", "uuid4", "decimal", "duration", "email", "name-email", "ipv4", "ipvanyaddress", "hostname", "uri", "iri"]) {
+    assert.equal(read({ format }, "").ok, false, format);
+  }
+  for (const format of [undefined, "textarea", "password", "regex", "json-pointer", "uri-reference", "base64"]) {
+    assert.deepEqual(read({ format }, ""), { ok: true, value: "" });
+  }
+  assert.equal(field({ format: "duration" }).hint, "a duration, such as PT90S, P1D or 1:30:00");
+  assert.equal(field({ contentEncoding: "base64", description: "the key" }).hint, "the key · in base64");
 });
 
 test("a pattern that may take for ever is left to the kernel", () => {

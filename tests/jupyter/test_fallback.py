@@ -1,13 +1,23 @@
 """The twin: small, scriptless, escaped, and without times and ids where outputs are compared."""
 
+import dataclasses
+import datetime as dt
+import decimal
+import enum
+import json
 import re
+import uuid
 from html.parser import HTMLParser
+from typing import Annotated, Literal
 
+import msgspec
+import pydantic
 import pytest
 
 from nbflow.core.model import Kind
 from nbflow.ids import new_instance_id
-from nbflow.jupyter import fallback
+from nbflow.jupyter import fallback, samples
+from nbflow.values import schemas
 from tests.jupyter.instances import HOSTILE, FakeInstance
 
 ALLOWED = {"div", "span", "b", "table", "thead", "tbody", "tr", "th", "td", "details", "summary"}
@@ -93,6 +103,107 @@ def test_the_html_tells_how_to_answer_from_a_shell() -> None:
     text = Reader(html(waiting())).text
     assert """nbflow send-event Ingest/ingest-01jd3k7q approval '{"approved": true}'""" in text
     assert "Publish?" in text
+
+
+def test_the_shell_command_has_the_fields_that_the_wait_requires() -> None:
+    inst = FakeInstance()
+    schema = {"type": "object", "properties": {"amount": {"type": "number", "minimum": 100}, "note": {"type": "string"}}}
+    inst.wait_for("card", 1, "payment", schema=schema | {"required": ["amount"]})
+    text = Reader(html(inst)).text
+    assert """nbflow send-event Ingest/ingest-01jd3k7q payment '{"amount": 100}'""" in text
+    assert text == Reader(html(inst)).text
+
+
+class Level(enum.Enum):
+    LOW = "low"
+    HIGH = "high"
+
+
+@dataclasses.dataclass
+class Size:
+    rows: Annotated[int, msgspec.Meta(gt=0)]
+    unit: str = "MB"
+
+
+@dataclasses.dataclass
+class Review:
+    approved: bool
+    reason: Annotated[str, msgspec.Meta(min_length=5)]
+    level: Level
+    size: Size
+    at: dt.datetime
+    price: decimal.Decimal
+    token: uuid.UUID
+    share: Annotated[float, msgspec.Meta(gt=0, lt=1)]
+    pair: tuple[int, str]
+    maybe: int | None
+    key: bytes
+    tags: list[str]
+    notes: str = "none"
+
+
+class Model(pydantic.BaseModel):
+    even: Annotated[int, pydantic.Field(ge=1, multiple_of=2)]
+    below: Annotated[float, pydantic.Field(lt=-1)]
+    link: pydantic.AnyUrl
+    secret: pydantic.SecretStr
+    free: str = "text"
+
+
+TYPES = [
+    Review,
+    Model,
+    Size,
+    Level,
+    dt.date,
+    dt.time,
+    dt.timedelta,
+    bool,
+    int,
+    str,
+    list[Size],
+    dict[str, int],
+    Literal["x", "y"],
+    int | None,
+]
+
+
+@pytest.mark.parametrize(
+    "schema", [*TYPES, {"type": "object", "required": ["amount"]}, {"const": 3}, {"minItems": 2, "type": "array"}], ids=str
+)
+def test_a_payload_to_begin_with_fits(schema) -> None:
+    described = schemas.describe(schema, "schema")
+    payload = json.loads(samples.payload_text(described))
+    assert schemas.problems(described, payload, schema) == []
+    if schema in (Review, Model):
+        assert payload.keys() == set(described["required"])
+
+
+def test_where_no_short_payload_is_told_by_a_schema_the_word_json_stands_for_it() -> None:
+    endless = {
+        "$defs": {"A": {"type": "object", "properties": {"a": {"$ref": "#/$defs/A"}}, "required": ["a"]}},
+        "$ref": "#/$defs/A",
+    }
+    long = {"type": "object", "required": ["x" * 400]}
+    for schema in (endless, long, {"type": "object", "required": [str(n) for n in range(1_000)]}, {"default": "x" * 500}):
+        assert samples.payload_text(schema) == "JSON"
+    broken = [
+        {"$ref": "#/$defs/B"},
+        {"$defs": 3, "$ref": "#/$defs/B"},
+        {"type": "object", "required": 3},
+        {"properties": [], "required": ["a"]},
+    ]
+    odd = [
+        {"type": "string", "minLength": 10**12},
+        {"type": "array", "minItems": 10**12, "items": {}},
+        {"type": "number", "minimum": "x"},
+    ]
+    for schema in (*broken, *odd, {"enum": 3}, {"type": []}, {"anyOf": 3}, {"multipleOf": "x", "type": "integer"}, [1], "x"):
+        assert len(samples.payload_text(schema)) <= 310
+
+
+def test_a_wait_without_a_schema_is_answered_by_a_yes() -> None:
+    assert samples.payload_text(None) == samples.payload_text({}) == '{"approved": true}'
 
 
 def test_a_hostile_event_type_cannot_leave_the_shell_command_it_stands_in() -> None:

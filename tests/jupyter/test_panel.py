@@ -9,11 +9,13 @@ import comm
 import pytest
 from comm.base_comm import BaseComm
 
+from nbflow import WorkflowEntrypoint
 from nbflow.core.model import Kind
 from nbflow.errors import StoreLockedError
+from nbflow.jupyter import answers, snapshot
 from nbflow.jupyter import panel as panels
-from nbflow.jupyter import snapshot
 from nbflow.jupyter.display import Display
+from nbflow.jupyter.messages import AskInstances
 from nbflow.jupyter.pace import Pace, Send
 from nbflow.jupyter.panel import Panel, close_all, model_id_for, panel_for
 from nbflow.values.schemas import check
@@ -742,3 +744,28 @@ def test_each_display_waits_for_a_new_hello(publisher) -> None:
     page.say(type="hello", id="h")
     Display(page.inst).show()
     assert not page.panel.hello_seen.is_set()
+
+
+def test_the_list_of_instances_tells_what_each_waits_for(nbflow_engine):
+    """As the header of its own panel does: a person before a clock."""
+
+    class Asking(WorkflowEntrypoint):
+        async def run(self, event, step):
+            if event.payload == "person":
+                await step.wait_for_event("ask", "approval")
+            await step.sleep("cool-down", "1 hour")
+
+    workflow = nbflow_engine.register(Asking)
+    for params in ("person", "clock"):
+        workflow.create(params, params)
+    nbflow_engine.clock.advance(0)
+    inst = workflow.get("clock")
+    listed = {one["id"]: one for one in answers.answer(inst, AskInstances("1"), 0)["instances"]}
+    for name, one in listed.items():
+        told = snapshot.head_json(workflow.get(name).view())
+        assert [one[part] for part in ("status", "waiting", "sleeping")] == [
+            told[part] for part in ("status", "waiting", "sleeping")
+        ]
+    assert (listed["person"]["waiting"], listed["person"]["sleeping"]) == (1, None)
+    assert listed["clock"]["waiting"] == 0
+    assert listed["clock"]["sleeping"][:2] == ["cool-down", "sleep"]

@@ -1,14 +1,18 @@
 """What is stored of a wait's `schema=`: panels make their forms from it, in JSON (S39)."""
 
 from dataclasses import dataclass, field
-from datetime import date, datetime
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from enum import Enum
 from typing import Annotated, Literal, TypedDict
+from uuid import UUID
 
+import jsonschema
 import msgspec
 import pydantic
 import pytest
 
+from nbflow.values import formats
 from nbflow.values.schemas import UnfitPayloadError, check, describe, problems
 
 
@@ -270,3 +274,140 @@ def test_defaults_that_a_factory_makes_are_told_and_those_that_cannot_be_made_ar
 def test_a_type_that_holds_itself_is_described_once():
     assert describe(Tree, "schema")["properties"]["branches"]["default"] == []
     assert describe(list[Tree], "schema")["items"] == {"$ref": "#/$defs/Tree"}
+
+
+LONE = {
+    datetime: "date-time",
+    time: "time",
+    timedelta: "duration",
+    Decimal: "decimal",
+    UUID: "uuid",
+    Annotated[datetime, msgspec.Meta(description="when")]: "date-time",
+}
+
+
+@dataclass
+class Moments:
+    at: datetime
+    daily: time | None
+    many: list[datetime]
+    by_name: dict[str, time]
+    either: datetime | int
+    pair: tuple[date, time]
+
+
+@pytest.mark.parametrize(("schema", "name"), LONE.items(), ids=str)
+def test_a_lone_type_is_told_by_its_format_as_a_field_of_it_is(schema, name):
+    assert describe(schema, "schema")["format"] == name
+    assert describe(list[schema], "schema")["items"]["format"] == name
+    assert parts(describe(schema | None, "schema"), "format") == [name]
+
+
+def test_moments_are_told_wherever_they_stand():
+    found = describe(Moments, "schema")["properties"]
+    told = {name: sorted(parts(part, "format")) for name, part in found.items()}
+    assert told == {
+        "at": ["date-time"],
+        "daily": ["time"],
+        "many": ["date-time"],
+        "by_name": ["time"],
+        "either": ["date-time"],
+        "pair": ["date", "time"],
+    }
+
+
+FORMATS = {
+    "date": (["2026-12-01"], ["2026-13-01", "tomorrow", ""]),
+    "date-time": (["2026-12-01T10:00:00Z", "2026-12-01T10:00:00", "2026-12-01t10:00:00.5z", "2026-12-01 10:00"], ["noon", ""]),
+    "time": (["10:30", "10:30:00.5Z"], ["25:00", ""]),
+    "partial-time": (["10:30"], ["10:30Z"]),
+    "duration": (["PT90S", "P1Y2M3DT4H", "P2W", "-P1D", "1:30:00", "-1 day, 23:00:00", "PT1.5S"], ["P", "PT", "5 parsecs", ""]),
+    "decimal": (["1.50", "-3", "1E+5", "NaN"], ["1,5", "", "one"]),
+    "uuid": ([str(UUID(int=7)), UUID(int=7).hex], ["nonsense", "", f"{UUID(int=7)}0"]),
+    "uuid4": (["00000000-0000-4000-8000-000000000000"], ["00000000-0000-1000-8000-000000000000"]),
+    "email": (["a@example.com", '"a b"@example.com', "ü@example.com"], ["a", "@", "a@b@c", "a b@example.com", ""]),
+    "name-email": (["Ana <a@example.com>", "a@example.com"], ["Ana", "Ana <a>"]),
+    "ipv4": (["192.0.2.1"], ["192.0.2", "192.0.2.256", "::1", ""]),
+    "ipv6": (["2001:db8::1"], ["192.0.2.1", ":::", ""]),
+    "ipv4network": (["192.0.2.0/24"], ["192.0.2.0/33"]),
+    "ipvanyaddress": (["192.0.2.1", "::1"], ["localhost"]),
+    "hostname": (["example.com", "a-b.c"], ["-a.com", "a..b", "a b", "a" * 64, ""]),
+    "idn-hostname": (["münchen.example"], ["a b", "a..b", ""]),
+    "uri": (["https://example.com/a?b#c", "mailto:a@b", "urn:x:y"], ["example", "//example.com", "https://a b", ""]),
+    "iri": (["https://münchen.example/ß"], ["münchen"]),
+    "uri-reference": (["/a/b", "", "#c"], ["a b"]),
+    "uri-template": (["/a/{id}", "/a{?x,y}"], ["/a/{id", "/a/{}"]),
+    "json-pointer": (["", "/a/b~1c"], ["a", "/~2"]),
+    "relative-json-pointer": (["0", "1/a", "2#"], ["/a", "01", ""]),
+    "regex": (["^a+$", ""], ["(", "[a"]),
+    "base64": (["YWJj", "", "YWJj\nYWJj\n"], ["YWJ", "a b!", "é"]),
+    "textarea": (["", "anything"], []),
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_formats_are_checked_and_those_that_nobody_knows_are_remarks(name):
+    fits, does_not = FORMATS[name]
+    described = describe({"type": "string", "format": name}, "schema")
+    assert [text for text in fits if problems(described, text)] == []
+    assert [text for text in does_not if not problems(described, text)] == []
+    assert problems({"format": name}, 3) == []  # a format is of texts
+
+
+def test_formats_that_jsonschema_has_readers_for_are_all_checked_here():
+    """Whichever libraries a process has beside it: what fits in one fits in all."""
+    jsonschema_formats = jsonschema.Draft202012Validator.FORMAT_CHECKER.checkers
+    assert [name for name in jsonschema_formats if name not in formats.READERS] == []
+
+
+def test_a_hostile_text_takes_no_time_by_any_format():
+    for name in formats.READERS:
+        for text in (
+            "a" * 50_000,
+            "1" * 3_000,
+            "P" + "1" * 50_000,
+            "((((" * 5_000,
+            "a." * 50_000,
+            "/~0" * 50_000,
+            "{a}" * 50_000 + "{",
+        ):
+            problems({"type": "string", "format": name}, text)
+
+
+@pytest.mark.parametrize(
+    ("unit", "fits", "does_not"),
+    [
+        (0.1, [0.3, 0.7, 1, 1.1, -0.3, 0], [0.35, 0.30000000000000004]),
+        (0.01, [4.35, 19.99, 1e300], [0.005, float("inf"), float("nan")]),
+        (2, [4, 4.0, 10**40], [3, 3.5]),
+    ],
+)
+def test_a_number_is_a_multiple_as_it_is_written(unit, fits, does_not):
+    described = describe({"type": "number", "multipleOf": unit}, "schema")
+    assert [number for number in fits if problems(described, number)] == []
+    assert [number for number in does_not if not problems(described, number)] == []
+
+
+class Login(pydantic.BaseModel):
+    user: str
+    token: pydantic.SecretStr = pydantic.SecretStr("hunter2")
+
+
+class Account(pydantic.BaseModel):
+    login: Login = Login(user="ana")
+    key: pydantic.SecretBytes = b"raw"
+    made: pydantic.SecretStr = pydantic.Field(default_factory=lambda: pydantic.SecretStr("made"))
+    several: list[pydantic.SecretStr] = [pydantic.SecretStr("one")]
+    maybe: pydantic.SecretStr | None = pydantic.SecretStr("perhaps")
+    none: pydantic.SecretStr | None = None
+    default: str = "plain"
+
+
+def test_a_secret_default_is_left_out_and_asterisks_never_stand_for_it():
+    described = describe(Account, "schema")
+    assert "***" not in str(described)
+    assert "raw" not in str(described)
+    assert defaults(described) == {"none": None, "default": "plain"}
+    assert described["$defs"]["Login"]["properties"]["token"].keys() >= {"writeOnly", "format"}
+    check(described, {}, "it", Account)  # what a form sends that nobody has touched
+    check(described, {"login": {"user": "eva"}}, "it", Account)

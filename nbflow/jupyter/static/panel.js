@@ -169,12 +169,18 @@ export function statusWords(head) {
   if (orphan || (head.interrupted !== null && head.interrupted !== undefined)) {
     return { icon: "interrupted", word: "Interrupted", tone: "orange" };
   }
-  if (head.status === "waiting" && head.waiting > 0) return { icon: "waiting", word: "Waiting for you", tone: "pink" };
-  if (head.status === "waiting" && head.sleeping && head.sleeping[1] === "retry") {
-    return { icon: "retrying", word: "Retrying", tone: "amber" };
-  }
-  if (head.status === "waiting" && head.sleeping) return { icon: "sleeping", word: "Sleeping", tone: "violet" };
-  return STATUS[head.status] ?? { icon: "queued", word: head.status, tone: "muted" };
+  return lifeWords(head);
+}
+
+/**
+ * @param {{status: string, waiting?: number, sleeping?: Head["sleeping"]}} of an instance that is not interrupted
+ * @returns {{icon: string, word: string, tone: string}}
+ */
+function lifeWords({ status, waiting = 0, sleeping = null }) {
+  if (status === "waiting" && waiting > 0) return { icon: "waiting", word: "Waiting for you", tone: "pink" };
+  if (status === "waiting" && sleeping && sleeping[1] === "retry") return { icon: "retrying", word: "Retrying", tone: "amber" };
+  if (status === "waiting" && sleeping) return { icon: "sleeping", word: "Sleeping", tone: "violet" };
+  return STATUS[status] ?? { icon: "queued", word: status, tone: "muted" };
 }
 
 /**
@@ -381,8 +387,10 @@ export function skeleton(schema, depth = 0, root = schema) {
   if (Array.isArray(part.enum) && part.enum.length) return part.enum[0];
   if (part.properties) {
     const whole = depth === 0 ? { ...root, ...found } : root;
-    const entries = Object.entries(part.properties).map(([name, inner]) => [name, skeleton(inner ?? {}, depth + 1, whole)]);
-    return Object.fromEntries(entries);
+    const needed = Array.isArray(part.required) ? part.required : [];
+    // A secret that may be left out is: the default that the kernel has for it is not shown here.
+    const asked = Object.entries(part.properties).filter(([name, inner]) => needed.includes(name) || !isSecret(opened(inner ?? {}, whole)));
+    return Object.fromEntries(asked.map(([name, inner]) => [name, skeleton(inner ?? {}, depth + 1, whole)]));
   }
   const kinds = { boolean: false, integer: 0, number: 0, string: "", array: [], object: {} };
   return kinds[/** @type {keyof typeof kinds} */ (part.type)] ?? null;
@@ -419,6 +427,8 @@ export function readPayload(text) {
  * @property {number | "any"} [step]
  * @property {number} [length]
  * @property {string} [pattern]
+ * @property {boolean} [secret] what is typed is not shown
+ * @property {boolean} [filled] a text that is never empty
  * @property {"text" | "integer" | "number"} [item] what a list is of
  * @property {Field[]} [fields] of a group
  */
@@ -426,6 +436,10 @@ export function readPayload(text) {
 
 const YES_OR_NO = /^(is_?)?(approved?|accept(ed)?|ok|okay|confirm(ed)?|agreed?|yes|go|go_ahead|allow(ed)?)$/i;
 const LONG_TEXT = 120;
+/** Formats of a text that an empty one never has. */
+const FILLED = /^(date|duration|decimal|uuid\d?|(idn-|name-)?email|(idn-)?hostname|ip(v4|v6|vany)?(address|network|interface)?|[iu]ri|multi-host-uri)$/;
+/** @type {Record<string, string>} */
+const WRITTEN = { duration: "a duration, such as PT90S, P1D or 1:30:00", decimal: "a decimal number", base64: "in base64" };
 
 /**
  * The schema behind references, with what stands beside the reference.
@@ -475,6 +489,11 @@ function withoutNull(part, root) {
   return { part, nullable: false };
 }
 
+/** @param {any} part */
+function isSecret(part) {
+  return part?.writeOnly === true || part?.format === "password" || [part?.anyOf, part?.oneOf].some((several) => Array.isArray(several) && several.some(isSecret));
+}
+
 /** @param {string} name */
 function spoken(name) {
   return name.replaceAll(/[_-]+/g, " ").trim() || name;
@@ -504,6 +523,8 @@ function fieldOf(schema, root, path, required, given) {
   const field = { kind: "json", path, label, hint: described, required, unset: nullable ? "null" : "", value };
   if (!required && value === undefined) field.unset = "omit";
   Object.assign(field, kindOf(part, root, path, value));
+  const written = WRITTEN[part.format] ?? WRITTEN[part.contentEncoding];
+  if (field.kind === "text" && written) field.hint = [described, written].filter(Boolean).join(" · ");
   if (field.kind === "datetime") field.hint = [described, isNaive(value) ? "without a time zone" : "in this browser's time zone"].filter(Boolean).join(" · ");
   return field;
 }
@@ -531,20 +552,16 @@ function kindOf(part, root, path, value) {
     case "boolean":
       return { kind: "bool" };
     case "integer":
-    case "number": {
-      const whole = part.type === "integer";
-      const above = isNumber(part.exclusiveMinimum) ? part.exclusiveMinimum + (whole ? 1 : 0) : undefined;
-      const below = isNumber(part.exclusiveMaximum) ? part.exclusiveMaximum - (whole ? 1 : 0) : undefined;
-      const step = isNumber(part.multipleOf) && part.multipleOf > 0 ? part.multipleOf : whole ? 1 : "any";
-      return { kind: part.type, min: part.minimum ?? above, max: part.maximum ?? below, step };
-    }
+    case "number":
+      return { kind: part.type, secret: isSecret(part), ...rangeOf(part) };
     case "string": {
-      const kinds = { date: "date", "date-time": "datetime", time: "time" };
+      const kinds = { date: "date", "date-time": "datetime", time: "time", "partial-time": "time" };
       const kind = /** @type {Field["kind"] | undefined} */ (kinds[/** @type {keyof typeof kinds} */ (part.format)]);
       if (kind) return { kind };
+      if (isSecret(part)) return { kind: "text", length: part.maxLength, secret: true };
       const lines = typeof value === "string" && value.includes("\n");
       const long = lines || part.maxLength > LONG_TEXT || /^(textarea|multi-?line|markdown)$/.test(part.format ?? "");
-      return { kind: long ? "long" : "text", length: part.maxLength, pattern: tame(part.pattern) };
+      return { kind: long ? "long" : "text", length: part.maxLength, pattern: tame(part.pattern), filled: FILLED.test(part.format ?? "") };
     }
     case "array": {
       const item = opened(part.items ?? {}, root);
@@ -563,6 +580,52 @@ function kindOf(part, root, path, value) {
     default:
       return { kind: "json" };
   }
+}
+
+/**
+ * Bounds and step of a number's control. Its arrows go from `min` in steps, to bounds that are themselves offered: both are
+ * values that fit.
+ * @param {any} part
+ * @returns {{min: number | undefined, max: number | undefined, step: number | "any"}}
+ */
+function rangeOf(part) {
+  const unit = isNumber(part.multipleOf) && part.multipleOf > 0 ? part.multipleOf : 0;
+  const step = part.type === "integer" ? wholeStep(unit) : unit;
+  const low = [[part.minimum, false], [part.exclusiveMinimum, true]].filter(([bound]) => isNumber(bound));
+  const high = [[part.maximum, false], [part.exclusiveMaximum, true]].filter(([bound]) => isNumber(bound));
+  const min = low.map(([bound, open]) => fitting(bound, open, step, 1));
+  const max = high.map(([bound, open]) => fitting(bound, open, step, -1));
+  return { min: min.length ? Math.max(...min) : undefined, max: max.length ? Math.min(...max) : undefined, step: step || "any" };
+}
+
+/**
+ * The first value that fits inside a bound.
+ * @param {number} bound
+ * @param {boolean} open the bound is none itself
+ * @param {number} step 0 for any value
+ * @param {1 | -1} inwards
+ */
+function fitting(bound, open, step, inwards) {
+  if (!step) return open ? tidy(bound + inwards * Math.max(1, Math.abs(bound)) * 1e-6) : bound;
+  const exact = bound / step;
+  const near = Math.round(exact);
+  const isOne = Math.abs(exact - near) <= 1e-9 * Math.max(1, Math.abs(exact));
+  if (isOne) return tidy((near + (open ? inwards : 0)) * step);
+  return tidy((inwards > 0 ? Math.ceil(exact) : Math.floor(exact)) * step);
+}
+
+/**
+ * The step between whole numbers that are multiples of a unit.
+ * @param {number} unit 0 for any
+ */
+function wholeStep(unit) {
+  for (let many = 1; unit && many <= 1000; many++) if (Number.isInteger(tidy(many * unit))) return tidy(many * unit);
+  return 1;
+}
+
+/** @param {number} value without what binary fractions add to it */
+function tidy(value) {
+  return Math.abs(value) < 1e12 ? Number(value.toPrecision(12)) : value;
 }
 
 /**
@@ -633,7 +696,7 @@ export function readField(field, raw) {
       return read.ok ? good(read.payload) : bad(read.error);
     }
     default:
-      return good(String(raw));
+      return field.filled && !String(raw).trim() ? bad("an answer is missing") : good(String(raw));
   }
 }
 
@@ -1057,12 +1120,12 @@ export function entryWords(kind) {
 }
 
 /**
- * How an instance in the list of instances stands.
- * @param {{status: string, interrupted: boolean}} instance
+ * How an instance in the list of instances stands: in the words of its own panel's header.
+ * @param {{status: string, interrupted: boolean, waiting?: number, sleeping?: Head["sleeping"]}} instance
  */
-export function instanceWords({ status, interrupted }) {
-  if (interrupted && !FINISHED.includes(status)) return { icon: "interrupted", word: "Interrupted", tone: "orange" };
-  return STATUS[status] ?? { icon: "queued", word: status, tone: "muted" };
+export function instanceWords(instance) {
+  if (instance.interrupted && !FINISHED.includes(instance.status)) return { icon: "interrupted", word: "Interrupted", tone: "orange" };
+  return lifeWords(instance);
 }
 
 /**
@@ -1904,6 +1967,10 @@ function makeControl(field, id) {
     if (value !== undefined && value !== null) control.setAttribute(String(name), String(value));
   }
   if (field.kind === "datetime" || field.kind === "time") control.step = "1";
+  if (field.secret) {
+    control.type = "password";
+    control.autocomplete = "new-password"; // none that the browser keeps for this page
+  }
   if (field.kind === "list") control.placeholder = "one a line";
   if (field.kind === "choice") {
     if (first === "") control.append(make("option", "", "choose…", { value: "" }));
