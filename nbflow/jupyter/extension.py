@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from traitlets import Any as AnyTrait
@@ -37,6 +38,12 @@ class NBFlow(Configurable):  # type: ignore[misc, unused-ignore]
     panel = Bool(default_value=True, help="Show the panel under the cell; without it only the summary.").tag(config=True)
     stable_output = Bool(default_value=False, help="Leave times and generated ids out of outputs, for nbval.").tag(config=True)
     notify = AnyTrait(None, allow_none=True, help="A callable (instance, what): waiting, errored, complete.").tag(config=True)
+
+    @validate("store")  # type: ignore[misc, untyped-decorator, unused-ignore]
+    def _check_store(self, proposal: Any) -> str:
+        """Keep which file was meant: a later `%cd` does not make it another one."""
+        path: str = proposal["value"]
+        return path if path in ("", ":memory:") else str(Path(path).expanduser().absolute())
 
     @validate("notify")  # type: ignore[misc, untyped-decorator, unused-ignore]
     def _check_notify(self, proposal: Any) -> Any:
@@ -191,6 +198,7 @@ def load_ipython_extension(shell: Any) -> None:
     engine = current.open_engine()
     if engine is not None:  # a reload: its instances went on
         _loaded.magics.connect(engine)
+        _loaded.magics.stay(engine)
 
 
 def unload_ipython_extension(shell: Any) -> None:
@@ -198,10 +206,13 @@ def unload_ipython_extension(shell: Any) -> None:
     global _loaded
     if _loaded is None or _loaded.shell is not shell:
         return
+    reloading = _reloading()
+    if reloading:
+        NBFlow(parent=shell)  # a setting that cannot be read is refused while all of it is still in place
     _loaded.take_out()
     _loaded = None
     engine = current.open_engine()
-    if engine is not None and not _reloading():
+    if engine is not None and not reloading:
         close(engine)
 
 
@@ -213,7 +224,8 @@ def close(engine: "Engine") -> None:
         close_all()
     engine.main_queue.wake = None
     engine.close()
-    current.set_current_engine(None)
+    if current.open_engine() is None:  # else another store was opened before this one is left
+        current.set_current_engine(None)
 
 
 def _panel(instance: "WorkflowInstance") -> Any:
