@@ -302,7 +302,7 @@ class WorkflowInstance:
         there to be taken again: the wait gets the same answer. Nobody is asked twice.
 
         Args:
-            from_step: a name, (name, count), {"name", "count", "type"} or a StepView.
+            from_step: a name, (name, count), (name, key) of a map item, {"name", "count", "type"} or a StepView.
 
         Raises:
             NotFoundError: no such step; nothing was touched.

@@ -140,7 +140,8 @@ def _plan(inst: "WorkflowInstance", ask: AskPlan) -> dict[str, Any]:
     plan = reading.plan_of(inst, first)
     names = [snapshot.plain(str(key), 60) for key in plan.again[:6]]
     since = None if first is None else snapshot.plain(str(first), 120)
-    return {"kept": plan.kept, "again": len(plan.again), "names": names, "asked": plan.asked, "since": since}
+    counts = {"kept": plan.kept, "items": plan.items, "again": len(plan.again), "asked": plan.asked}
+    return {**counts, "names": names, "since": since}
 
 
 def first_stale(inst: "WorkflowInstance") -> StepKey:
