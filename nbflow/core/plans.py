@@ -59,7 +59,8 @@ def keep_below(history: History, its_map: StepRecord) -> int:
 
 def _plan_of_item(history: History, steps: list[StepRecord], its_map: StepRecord, item: StepKey) -> RestartPlan:
     items, below, inside = its_map.items, keep_below(history, its_map), str(item)
-    assert items is not None and item.key is not None
+    assert items is not None
+    assert item.key is not None
     falls = [step.order >= below or step.parent == inside for step in steps]
     again = [step.key for step, goes in zip(steps, falls, strict=True) if goes]
     stay = [step for step, goes in zip(steps, falls, strict=True) if not goes and step is not its_map]

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbflow.core import names
 from nbflow.engine.commands import COMMANDS, Answer, Call, Command, Front, commands
-from nbflow.errors import NbflowError, NotFoundError, UsageError
+from nbflow.errors import NotFoundError, UsageError
 from nbflow.jupyter.line import Scanner, Takes, seconds_of, split
 from nbflow.jupyter.stable import stable
 from nbflow.jupyter.table import Table, step_table

@@ -2139,6 +2139,7 @@ class StepList {
     /** @type {Map<number, {row: Row, version: number}>} */
     this.known = new Map();
     this.total = 0;
+    this.more = false;
     this.active = 0;
     /** @type {StepKey | null} */
     this.selected = null;
@@ -2417,7 +2418,7 @@ class StepList {
     const { total } = this.panel.state().head;
     const all = `${thousands(total)} step${total === 1 ? "" : "s"}`;
     const items = this.filtering() && [...this.known.values()].some(({ row }) => row.key[3] !== null); // they are not among the steps
-    setText(this.count, items ? `${thousands(this.total)} found` : this.filtering() ? `${thousands(this.total)} of ${all}` : all);
+    setText(this.count, items ? `${thousands(this.total)}${this.more ? "+" : ""} found` : this.filtering() ? `${thousands(this.total)} of ${all}` : all);
     setText(this.empty, this.total ? "" : this.filtering() ? "no step matches" : "no steps yet");
     show(this.empty, this.total === 0);
     this.fetch(first, last);
@@ -2528,6 +2529,7 @@ class StepList {
     }
     const { rows } = answer;
     if (this.apart()) this.total = rows.total;
+    this.more = Boolean(rows.more);
     rows.items.forEach((/** @type {Row} */ row, /** @type {number} */ place) => {
       this.known.set(rows.start + place, { row, version: Math.max(rows.version, version) });
     });
@@ -2770,7 +2772,7 @@ class StepDetail {
     if (tab === "Attempts") return [attemptsTable(detail.attempts, this.panel.link.now())];
     if (tab === "Log") return logNodes(detail.log, false);
     if (tab === "Code") return codeNodes(detail);
-    if (isMap(detail.row)) return [make("div", "nbf-empty", "each item has its own output: open the row, or filter by state or by an item's name")];
+    if (isMap(detail.row)) return [make("div", "nbf-empty", "each item has its own output: open the row, or filter by state, by an item's name or by what it says")];
     if (detail.row.state !== "finished") return [make("div", "nbf-empty", "no output yet")];
     return outputs(detail.preview).flatMap((output) => outputNodes(output, () => codeFor(this.panel.state(), detail.row.key)));
   }
