@@ -370,7 +370,7 @@ class WorkflowInstance:
     # -- display ------------------------------------------------------------------------------------------------------
 
     def panel(self) -> Any:
-        """The widget that shows and controls it; needs a notebook."""
+        """The widget that shows and controls it; needs a notebook. Where that runs headless: a summary in its place."""
         return panel_of(self)
 
     def __repr__(self) -> str:

@@ -21,7 +21,6 @@ from nbflow.jupyter.transform import await_workflow_cells
 
 if TYPE_CHECKING:
     from nbflow.engine.engine import Engine
-    from nbflow.engine.instance import WorkflowInstance
 
 _INSTANCE = "nbflow.engine.instance.WorkflowInstance"
 _SEVERAL = "nbflow.engine.instances.Instances"
@@ -89,7 +88,7 @@ class Loaded:
         self.settings.observe(magics.notify_changed, "notify")
         self._watch_cells()
         self._watch_output()
-        current.set_notebook(current.Notebook(self.settings.keywords, magics.first_use, _panel))
+        current.set_notebook(current.Notebook(self.settings.keywords, magics.first_use, magics.panel))
 
     def _set_tables(self) -> None:
         """Several instances show as one table (API.md §4)."""
@@ -226,12 +225,6 @@ def close(engine: "Engine") -> None:
     engine.close()
     if current.open_engine() is None:  # else another store was opened before this one is left
         current.set_current_engine(None)
-
-
-def _panel(instance: "WorkflowInstance") -> Any:
-    from nbflow.jupyter.panel import panel_for
-
-    return panel_for(instance)
 
 
 def _reloading() -> bool:

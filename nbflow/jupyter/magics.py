@@ -177,6 +177,16 @@ class WorkflowMagics:
         if self.headless or not self.settings.panel:
             display.finish()
 
+    def panel(self, instance: "WorkflowInstance") -> Any:
+        """The widget of an instance; headless its twin: there no widget and no comm is made (API.md §3)."""
+        if self.headless:
+            from nbflow.jupyter.fallback import Twin
+
+            return Twin(instance, stable=self.settings.stable_output)
+        from nbflow.jupyter.panel import panel_for
+
+        return panel_for(instance)
+
     @property
     def in_kernel(self) -> bool:
         """Whether there can be a page; terminal IPython has none."""

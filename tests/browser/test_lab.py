@@ -351,6 +351,10 @@ class Looks(WorkflowEntrypoint):
     panel.view("Log").click()
     expect(panel.root.locator(".nbf-all-logs")).to_contain_text("item 29", timeout=PATIENCE)
     panel.view("Steps").click()
+    panel.root.get_by_label("Filter steps by name or text").fill("58")
+    expect(panel.rows).to_have_count(1, timeout=PATIENCE)  # by what it gave
+    expect(panel.row("double[29]")).to_be_visible()
+    panel.root.get_by_label("Filter steps by name or text").press("Escape")
     panel.row("double[7]").click()
     panel.button("Restart from here").click()
     expect(panel.root.locator(".nbf-plan")).to_have_text("29 other items kept, 1 step run again (double[7]).")

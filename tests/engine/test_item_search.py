@@ -128,4 +128,3 @@ def test_of_very_many_the_failed_ones_are_found_first_and_it_is_said_that_there_
     keys = [line.key.key for line, _ in page.lines]
     assert (page.more, len(keys), keys[-2:]) == (True, 3, ["8", "9"])
     assert not reading.lines(instance, lambda _total: (0, 200), wanted=lambda _step: False, text="unlike").more
-
