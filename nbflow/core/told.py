@@ -4,12 +4,14 @@ The fold keeps such a step as it was: there it goes on, should the instance be r
 ended, the same here as by the SQL views (store/views.sql).
 """
 
+from collections.abc import Mapping
 from datetime import datetime
+from typing import Any
 
 import msgspec
 
 from nbflow.core.history import History
-from nbflow.core.model import ENDED, StepKey, StepState, StepType
+from nbflow.core.model import ENDED, Kind, StepKey, StepState, StepType
 from nbflow.core.records import StepRecord
 
 _CUT_OFF = (StepState.RUNNING, StepState.INTERRUPTED)
@@ -46,6 +48,26 @@ def steps_as_told(history: History) -> list[StepRecord]:
     """All steps as they are told."""
     steps = history.steps.values()
     return [as_told(history, step) for step in steps] if history.head.finished else list(steps)
+
+
+OUTCOME = 1_000
+"""Characters of an outcome that a filter looks into."""
+
+
+def outcome_text(error: Mapping[str, Any] | None, preview: Mapping[str, Any] | None) -> str:
+    """What became of a step in one text, as a filter looks for it: its error, else the line of its value."""
+    if error is not None:
+        return f"{error.get('type', '')}: {error.get('message', '')}"[:OUTCOME]
+    return str((preview or {}).get("line", ""))[:OUTCOME]
+
+
+def item_says(history: History, its_map: StepRecord, key: str, kind: Kind) -> StepState | None:
+    """Where an item stands whose last outcome was recorded by an entry of that kind; None where that counts no more."""
+    state = item_state(history, its_map, key)
+    ends = {Kind.MAP_FINISHED: StepState.FINISHED, Kind.MAP_FAILED: StepState.FAILED}
+    if kind in ends:
+        return state if state is ends[kind] else None
+    return None if state in (StepState.FINISHED, StepState.FAILED) else state
 
 
 def _over(history: History, key: StepKey) -> tuple[StepState | None, datetime | None]:

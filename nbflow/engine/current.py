@@ -55,18 +55,54 @@ def current_engine() -> "Engine":
         if _make is not None:
             _engine = _make()
             return _engine
-        from nbflow.engine.engine import Engine
-        from nbflow.engine.stores import named_store
-
         keywords = {} if _notebook is None else _notebook.settings()
-        path = named_store(keywords.pop("path", None) or None)
-        new = not Path(path or DEFAULT_STORE).expanduser().exists()
-        _engine = Engine(path, notebook=notebook_name(), **keywords)
-        atexit.unregister(_close_at_exit)
-        atexit.register(_close_at_exit)
+        engine, new = _opened(keywords.pop("path", None), keywords)
+        set_current_engine(engine)
         if _notebook is not None:
-            _notebook.first_use(_engine, new)
-        return _engine
+            _notebook.first_use(engine, new)
+        return engine
+
+
+def move_to(path: str | None, leave: "Callable[[Engine], None]") -> bool:
+    """Open the engine on another store, and only then leave the one that is open: what is refused costs no running work.
+
+    Args:
+        path: the store, as `%config NBFlow.store` names it.
+        leave: closes the engine that was open.
+
+    Returns:
+        False where that store is the open one: nothing was done.
+
+    Raises:
+        NbflowError: it cannot be opened; nothing has changed.
+    """
+    from nbflow.engine.stores import is_open
+
+    with _lock:
+        before = open_engine()
+        if before is not None and before.failure is not None:
+            leave(before)  # nothing runs there any more, and its own store may be what is asked for
+            before = None
+        if before is not None and is_open(before.store, path):
+            return False
+        keywords = {} if _notebook is None else _notebook.settings()
+        engine, new = _opened(path, {name: value for name, value in keywords.items() if name != "path"})
+        set_current_engine(engine)
+    if before is not None:
+        leave(before)
+    if _notebook is not None:
+        _notebook.first_use(engine, new)
+    return True
+
+
+def _opened(path: str | None, keywords: dict[str, Any]) -> "tuple[Engine, bool]":
+    """A new engine on that store, and whether the store is new."""
+    from nbflow.engine.engine import Engine
+    from nbflow.engine.stores import named_store
+
+    named = named_store(path or None)
+    new = not Path(named or DEFAULT_STORE).expanduser().exists()
+    return Engine(named, notebook=notebook_name(), **keywords), new
 
 
 def sql(query: str) -> Any:

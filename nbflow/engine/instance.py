@@ -302,7 +302,7 @@ class WorkflowInstance:
         there to be taken again: the wait gets the same answer. Nobody is asked twice.
 
         Args:
-            from_step: a name, (name, count), {"name", "count", "type"} or a StepView.
+            from_step: a name, (name, count), (name, key) of a map item, {"name", "count", "type"} or a StepView.
 
         Raises:
             NotFoundError: no such step; nothing was touched.
@@ -370,7 +370,7 @@ class WorkflowInstance:
     # -- display ------------------------------------------------------------------------------------------------------
 
     def panel(self) -> Any:
-        """The widget that shows and controls it; needs a notebook."""
+        """The widget that shows and controls it; needs a notebook. Where that runs headless: a summary in its place."""
         return panel_of(self)
 
     def __repr__(self) -> str:

@@ -4,6 +4,7 @@ from typing import Any
 
 from nbflow.core.history import History, StepRecord
 from nbflow.core.model import StepKey, StepType
+from nbflow.core.plans import keep_below, map_of
 from nbflow.errors import NotFoundError, UsageError
 from nbflow.store.views import StepView
 
@@ -11,11 +12,9 @@ from nbflow.store.views import StepView
 def kept_by_restart(history: History, wanted: Any, instance_id: str) -> dict[str, Any]:
     """What a restart from a step keeps: what came before it; from a map's item all but it and what followed the map (S44)."""
     name, count, _, key = parsed(wanted)
-    step = history.steps.get(StepKey(StepType.MAP, name, count))
-    items = None if step is None else step.items
-    if key is not None and step is not None and items is not None and items.state(key) is not None:
-        after = step.order if items.handed else items.order_at_end if step.ended else history.last_order
-        return {"keep_below": after + 1, "item": [name, count, key]}
+    its_map = map_of(history, None if key is None else StepKey(StepType.MAP, name, count, key))
+    if its_map is not None:
+        return {"keep_below": keep_below(history, its_map), "item": [name, count, key]}
     return {"keep_below": find_step(history, wanted, instance_id).order}
 
 

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 from nbflow.core.history import History, StepRecord
 from nbflow.core.log import LogItem
 from nbflow.core.maps import item_records
-from nbflow.core.model import StepKey, StepState, StepType
+from nbflow.core.model import Kind, StepKey, StepState, StepType
 from nbflow.core.plans import RestartPlan, restart_plan
 from nbflow.engine.logs.output import last_log
-from nbflow.store.outline import ItemRange, Line, Name, Page, Wanted, outline
+from nbflow.store.outline import ItemRange, Line, Name, Page, Said, Wanted, outline
+from nbflow.store.searching import MOST
 from nbflow.store.views import StepView
 
 if TYPE_CHECKING:
@@ -30,10 +31,12 @@ def lines(
         place: from the number of lines, which to give: start and stop.
         wanted: of all steps only those, ungrouped.
         state: with *wanted*, the items of maps that stand so too.
-        text: with *wanted*, in lower case: the items in whose name it is, of maps that are not themselves called so.
+        text: with *wanted*: the items in whose name it is, of maps that are not themselves called so, and those whose outcome
+            says it.
     """
+    said = _saying(inst, text, state) if wanted is not None and text else {}
     with inst.folded() as history:
-        found = outline(history, inst.engine.clock.now(), opened, wanted, state, text)
+        found = outline(history, inst.engine.clock.now(), opened, wanted, state, text.casefold(), said)
         start, stop = place(len(found))
         page: list[tuple[Line | ItemRange, bool]] = [
             (inst.view_of(history, line) if isinstance(line, StepRecord) else line, inside)
@@ -52,10 +55,19 @@ def lines(
             shown += [(item, inside) for item in items]
         else:
             shown.append((line, inside))
-    live = inst.engine.live.get(inst.created_seq)
-    return (
-        Page(len(found), start, shown) if live is None else Page(len(found), start, shown, live.unreached, live.leftovers.steps)
-    )
+    more = any(len(keys) >= MOST for keys in said.values())
+    if (live := inst.engine.live.get(inst.created_seq)) is None:
+        return Page(len(found), start, shown, more=more)
+    return Page(len(found), start, shown, live.unreached, live.leftovers.steps, more)
+
+
+def _saying(inst: "WorkflowInstance", text: str, state: StepState | None) -> Said:
+    """The items of each map whose outcome says *text*, as far as they can stand in *state*."""
+    with inst.folded() as history:
+        maps = [step.key for step in history.steps.values() if step.items is not None]
+    ends = {StepState.FINISHED: Kind.MAP_FINISHED, StepState.FAILED: Kind.MAP_FAILED}
+    kinds = (*ends.values(), Kind.MAP_RETRYING) if state is None else (ends.get(state, Kind.MAP_RETRYING),)
+    return {key: inst.engine.store.items_saying(inst.created_seq, key.name, key.count, text, kinds) for key in maps}
 
 
 def step_of(inst: "WorkflowInstance", key: StepKey) -> StepView | None:

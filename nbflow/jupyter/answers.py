@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbflow.core.history import StepRecord
 from nbflow.core.model import StepKey, StepType
+from nbflow.core.told import outcome_text
 from nbflow.engine import reading
 from nbflow.errors import NotFoundError
 from nbflow.jupyter import details, snapshot
@@ -90,10 +91,11 @@ def act(inst: "WorkflowInstance", click: Click) -> None:
 
 def _rows(inst: "WorkflowInstance", ask: AskRows, version: int) -> dict[str, Any]:
     wanted = None if not ask.text and ask.state is None and ask.kind is None else _wanted(ask)
-    state, text = (ask.state, ask.text.casefold()) if ask.kind in (None, StepType.MAP) else (None, "")
+    state, text = (ask.state, ask.text) if ask.kind in (None, StepType.MAP) else (None, "")
     page = reading.lines(inst, lambda _total: (ask.start, ask.stop), ask.open, wanted, state, text)
     items = [snapshot.line_json(page, place, ask.open) for place in range(len(page.lines))]
-    return {"total": page.total, "start": page.start, "version": version, "items": items}
+    more = {"more": True} if page.more else {}
+    return {"total": page.total, "start": page.start, "version": version, "items": items, **more}
 
 
 def _wanted(ask: AskRows) -> Wanted:
@@ -105,16 +107,13 @@ def _wanted(ask: AskRows) -> Wanted:
             return False
         if ask.kind is not None and step.key.type is not ask.kind:
             return False
-        return not text or text in str(step.key).casefold() or text in _outcome(step).casefold()
+        return (
+            not text
+            or text in str(step.key).casefold()
+            or text in outcome_text(step.error, step.body.get("preview")).casefold()
+        )
 
     return wanted
-
-
-def _outcome(step: StepRecord) -> str:
-    if step.error is not None:
-        return f"{step.error.get('type', '')}: {step.error.get('message', '')}"[:1_000]
-    preview = step.body.get("preview") or {}
-    return str(preview.get("line", ""))
 
 
 def _as_told(inst: "WorkflowInstance", ask: AskStep) -> StepView | None:
@@ -140,7 +139,8 @@ def _plan(inst: "WorkflowInstance", ask: AskPlan) -> dict[str, Any]:
     plan = reading.plan_of(inst, first)
     names = [snapshot.plain(str(key), 60) for key in plan.again[:6]]
     since = None if first is None else snapshot.plain(str(first), 120)
-    return {"kept": plan.kept, "again": len(plan.again), "names": names, "asked": plan.asked, "since": since}
+    counts = {"kept": plan.kept, "items": plan.items, "again": len(plan.again), "asked": plan.asked}
+    return {**counts, "names": names, "since": since}
 
 
 def first_stale(inst: "WorkflowInstance") -> StepKey:

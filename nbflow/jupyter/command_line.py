@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbflow.core import names
 from nbflow.engine.commands import COMMANDS, Answer, Call, Command, Front, commands
-from nbflow.errors import NbflowError, NotFoundError, UsageError
+from nbflow.errors import NotFoundError, UsageError
 from nbflow.jupyter.line import Scanner, Takes, seconds_of, split
 from nbflow.jupyter.stable import stable
 from nbflow.jupyter.table import Table, step_table
@@ -148,7 +148,7 @@ class CommandLine:
     def _store(self, call: Call) -> Any:
         path = call.words.get("PATH")
         if path is not None:
-            self._switch(path)
+            self._magics.switch_store(path)
         facts = self._magics.engine().store.facts()
         return self._show_answer(Answer("", ("fact", "value"), [(name, value) for name, value in facts.items()]))
 
@@ -159,14 +159,6 @@ class CommandLine:
             return instance
         self._magics.display(instance)
         return self._magics.as_value(instance)
-
-    def _switch(self, path: str) -> None:
-        before, self._magics.settings.store = self._magics.settings.store, path
-        try:
-            self._magics.engine()
-        except NbflowError:
-            self._magics.settings.store = before
-            raise
 
     def _show_answer(self, answer: Answer) -> Any:
         if answer.instance is not None:

@@ -115,12 +115,9 @@ class Display:
 
     def _write(self, view: InstanceView, *, update: bool) -> None:
         with self._lock:
-            text = self._text(view)
-            self._shown = text
-            _, rows = self._inst.rows(max(0, view.total - fallback.STEPS), view.total)
-            html = fallback.html(view, rows, stable=self._stable, line=self._line)
-            plain = text if self._stable or not self._line else f"{self._line}\n{text}"
-            self._publish({"text/html": html, "text/plain": plain}, self._twin_id, update=update)
+            self._shown = self._text(view)
+            bundle = fallback.bundle(self._inst, view, stable=self._stable, line=self._line)
+            self._publish(bundle, self._twin_id, update=update)
 
     def _publish(self, data: dict[str, str], display_id: str, *, update: bool) -> None:
         if update and not hasattr(self._publisher, "session"):  # a captured cell's: it only collects what it is given

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from traitlets import Any as AnyTrait
@@ -20,7 +21,6 @@ from nbflow.jupyter.transform import await_workflow_cells
 
 if TYPE_CHECKING:
     from nbflow.engine.engine import Engine
-    from nbflow.engine.instance import WorkflowInstance
 
 _INSTANCE = "nbflow.engine.instance.WorkflowInstance"
 _SEVERAL = "nbflow.engine.instances.Instances"
@@ -37,6 +37,12 @@ class NBFlow(Configurable):  # type: ignore[misc, unused-ignore]
     panel = Bool(default_value=True, help="Show the panel under the cell; without it only the summary.").tag(config=True)
     stable_output = Bool(default_value=False, help="Leave times and generated ids out of outputs, for nbval.").tag(config=True)
     notify = AnyTrait(None, allow_none=True, help="A callable (instance, what): waiting, errored, complete.").tag(config=True)
+
+    @validate("store")  # type: ignore[misc, untyped-decorator, unused-ignore]
+    def _check_store(self, proposal: Any) -> str:
+        """Keep which file was meant: a later `%cd` does not make it another one."""
+        path: str = proposal["value"]
+        return path if path in ("", ":memory:") else str(Path(path).expanduser().absolute())
 
     @validate("notify")  # type: ignore[misc, untyped-decorator, unused-ignore]
     def _check_notify(self, proposal: Any) -> Any:
@@ -82,7 +88,7 @@ class Loaded:
         self.settings.observe(magics.notify_changed, "notify")
         self._watch_cells()
         self._watch_output()
-        current.set_notebook(current.Notebook(self.settings.keywords, magics.first_use, _panel))
+        current.set_notebook(current.Notebook(self.settings.keywords, magics.first_use, magics.panel))
 
     def _set_tables(self) -> None:
         """Several instances show as one table (API.md §4)."""
@@ -191,6 +197,7 @@ def load_ipython_extension(shell: Any) -> None:
     engine = current.open_engine()
     if engine is not None:  # a reload: its instances went on
         _loaded.magics.connect(engine)
+        _loaded.magics.stay(engine)
 
 
 def unload_ipython_extension(shell: Any) -> None:
@@ -198,10 +205,13 @@ def unload_ipython_extension(shell: Any) -> None:
     global _loaded
     if _loaded is None or _loaded.shell is not shell:
         return
+    reloading = _reloading()
+    if reloading:
+        NBFlow(parent=shell)  # a setting that cannot be read is refused while all of it is still in place
     _loaded.take_out()
     _loaded = None
     engine = current.open_engine()
-    if engine is not None and not _reloading():
+    if engine is not None and not reloading:
         close(engine)
 
 
@@ -213,13 +223,8 @@ def close(engine: "Engine") -> None:
         close_all()
     engine.main_queue.wake = None
     engine.close()
-    current.set_current_engine(None)
-
-
-def _panel(instance: "WorkflowInstance") -> Any:
-    from nbflow.jupyter.panel import panel_for
-
-    return panel_for(instance)
+    if current.open_engine() is None:  # else another store was opened before this one is left
+        current.set_current_engine(None)
 
 
 def _reloading() -> bool:

@@ -7,12 +7,16 @@ page it ends up in is not ours.
 import html as markup
 import shlex
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from nbflow import ids
 from nbflow.core.model import FINISHED, Status, StepState
 from nbflow.jupyter import samples, words
 from nbflow.store.views import InstanceView, StepView
 from nbflow.store.wording import interrupted_text
+
+if TYPE_CHECKING:
+    from nbflow.engine.instance import WorkflowInstance
 
 STEPS = 100
 BYTES = 64_000
@@ -50,6 +54,26 @@ def html(view: InstanceView, rows: Sequence[StepView], *, stable: bool, line: st
             if len(page.encode()) <= BYTES:
                 return page
     return _page(view, [], notes=0, stable=stable, line="")
+
+
+def bundle(inst: "WorkflowInstance", view: InstanceView, *, stable: bool, line: str = "") -> dict[str, str]:
+    """What is displayed of the instance where no widget is: the twin as html, and its line as text."""
+    _, rows = inst.rows(max(0, view.total - STEPS), view.total)
+    plain = text(view) if stable or not line else f"{line}\n{text(view)}"
+    return {"text/html": html(view, rows, stable=stable, line=line), "text/plain": plain}
+
+
+class Twin:
+    """What stands for the panel where nobody can press its buttons: the twin, as things are when it is displayed."""
+
+    def __init__(self, inst: "WorkflowInstance", *, stable: bool) -> None:
+        self._inst, self._stable = inst, stable
+
+    def __repr__(self) -> str:
+        return text(self._inst.view())
+
+    def _repr_mimebundle_(self, **_asked: object) -> dict[str, str]:
+        return bundle(self._inst, self._inst.view(), stable=self._stable)
 
 
 def instances_text(views: Sequence[InstanceView], *, stable: bool) -> str:

@@ -1,5 +1,6 @@
 """`%%workflow`: a cell becomes one call of the engine, its instance is shown, and the cell waits where it is asked to."""
 
+import contextlib
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -96,14 +97,52 @@ class WorkflowMagics:
         number = getattr(self.shell.compile, "_filename_map", {}).get(file)
         return file if number is None else f"Cell In[{number}]"
 
-    def store_changed(self, _change: object) -> None:
-        """Close the engine on the store that was; the next use opens the new one."""
+    def switch_store(self, path: str) -> None:
+        """Work with another store from now on.
+
+        Raises:
+            NbflowError: it cannot be opened; the one that is open stays so, with all that runs there.
+        """
+        self._move_to(path)
+        self._set_store(path)
+
+    def store_changed(self, change: Any) -> None:
+        """Follow `%config NBFlow.store` where a store is open already, else the first use will; a refused one is not kept."""
+        if current.open_engine() is None:
+            return
+        try:
+            self._move_to(change["new"])
+        except BaseException:
+            self._set_store(change["old"])
+            raise
+
+    def stay(self, engine: "Engine") -> None:
+        """After a reload: the history that is open stays so, whatever the settings were read with."""
+        from nbflow.engine.stores import is_open
+
+        named, path = self.settings.store, engine.store.path
+        with contextlib.suppress(NbflowError):
+            if is_open(engine.store, named):
+                return
+        self._set_store(":memory:" if path is None else str(path))
+        if named:
+            say("nbflow: the history that is open stays open; %workflow store PATH switches")
+
+    def _move_to(self, path: str) -> None:
         from nbflow.jupyter.extension import close
 
-        engine = current.open_engine()
-        if engine is not None:
-            close(engine)
-        self.last_shown = None
+        if current.move_to(path, close):
+            self.last_shown = None
+        else:
+            say("nbflow: this history is open already; nothing has changed")
+
+    def _set_store(self, path: str) -> None:
+        """Set what has been done already."""
+        self.settings.unobserve(self.store_changed, "store")
+        try:
+            self.settings.store = path
+        finally:
+            self.settings.observe(self.store_changed, "store")
 
     def notify_changed(self, change: Any) -> None:
         """Tell the living engine whom to notify."""
@@ -137,6 +176,16 @@ class WorkflowMagics:
         display.show()
         if self.headless or not self.settings.panel:
             display.finish()
+
+    def panel(self, instance: "WorkflowInstance") -> Any:
+        """The widget of an instance; headless its twin: there no widget and no comm is made (API.md §3)."""
+        if self.headless:
+            from nbflow.jupyter.fallback import Twin
+
+            return Twin(instance, stable=self.settings.stable_output)
+        from nbflow.jupyter.panel import panel_for
+
+        return panel_for(instance)
 
     @property
     def in_kernel(self) -> bool:

@@ -153,6 +153,13 @@ class Store(Protocol):
         """The entries of these items of one map, oldest first, those in journals too; from any thread but the loop."""
         ...
 
+    def items_saying(self, created_seq: int, step: str, count: int, text: str, kinds: Sequence[Kind]) -> dict[str, Kind]:
+        """Keys of items of one map whose last outcome says *text*, with the kind of its entry, one of *kinds*.
+
+        At most `searching.MOST`, of more the failed ones first; from any thread but the loop.
+        """
+        ...
+
     def alive(self, owner: Owner) -> bool | None:
         """Whether that engine lives, by the operating system's locks; None where it cannot be known (S52)."""
         ...

@@ -15,9 +15,9 @@ from nbflow import ids
 from nbflow.clock import Clock, SystemClock
 from nbflow.core.history import Head
 from nbflow.core.log import LogChunk
-from nbflow.core.model import Draft, Entry, Owner, Status, StepKey
+from nbflow.core.model import Draft, Entry, Kind, Owner, Status, StepKey
 from nbflow.errors import StoreError
-from nbflow.store import claims, direct, forks, lines, queries, upkeep
+from nbflow.store import claims, direct, forks, lines, queries, searching, upkeep
 from nbflow.store import journal as journals
 from nbflow.store import lease as leases
 from nbflow.store.database import Database, connect
@@ -284,6 +284,10 @@ class FileStore:
         wanted = "created_seq = $1 and step = $2 and count = $3 and starts_with(kind, 'map.') and key in (select unnest($4))"
         values = [created_seq, step, count, list(keys)]
         return self._fresh(lambda session: session.find(f"{wanted} order by seq", values))
+
+    def items_saying(self, created_seq: int, step: str, count: int, text: str, kinds: Sequence[Kind]) -> dict[str, Kind]:
+        """Items of a map whose outcome says *text*; see `Store.items_saying`."""
+        return self._fresh(lambda session: searching.in_file(session.rows, created_seq, step, count, text, kinds))
 
     def _read(self, created_seq: int, last: int, after: int = 0) -> list[Entry]:
         entries: list[Entry] = []

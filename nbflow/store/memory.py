@@ -15,6 +15,7 @@ from nbflow.core.log import LAST, LogChunk
 from nbflow.core.maps import ITEM_KINDS
 from nbflow.core.model import FENCES, Draft, Entry, Kind, Owner, Status, StepKey
 from nbflow.errors import NotFoundError, StoreError, UsageError
+from nbflow.store import searching
 from nbflow.store.base import Decision
 from nbflow.store.newest import length
 
@@ -204,6 +205,12 @@ class MemoryStore:
         with self._lock:
             its = tuple(self._by_instance.get(created_seq, ()))
         return [e for e in its if e.key in wanted and (e.step, e.count) == (step, count) and e.kind in ITEM_KINDS]
+
+    def items_saying(self, created_seq: int, step: str, count: int, text: str, kinds: Sequence[Kind]) -> dict[str, Kind]:
+        """Items of a map whose outcome says *text*."""
+        with self._lock:
+            its = tuple(self._by_instance.get(created_seq, ()))
+        return searching.in_memory((e for e in its if (e.step, e.count) == (step, count)), text, kinds)
 
     def alive(self, owner: Owner) -> bool | None:
         """Only this engine can own anything here."""

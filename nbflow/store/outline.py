@@ -5,13 +5,13 @@ Made from the fold itself, without a view of each step: ten thousand of them cos
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from nbflow.core.history import History, StepRecord
-from nbflow.core.model import StepKey, StepState, StepType
-from nbflow.core.told import item_state, steps_as_told
+from nbflow.core.model import Kind, StepKey, StepState, StepType
+from nbflow.core.told import item_says, item_state, steps_as_told
 from nbflow.store.views import StepView
 
 FOLDED = 20
@@ -21,6 +21,8 @@ _RECENT = 60.0
 
 Name = tuple[StepType, str]
 Wanted = Callable[[StepRecord], bool]
+Said = Mapping[StepKey, Mapping[str, Kind]]
+"""Of maps, the keys of some items, each with the kind of the entry that recorded what became of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,7 @@ class Page:
         lines: each with whether it stands inside a group.
         unreached: steps that are recorded and that the present code does not reach.
         abandoned: names of steps whose body still runs in its thread, though nobody waits for it any more (S26).
+        more: there are more lines that match than were looked for.
     """
 
     total: int
@@ -80,6 +83,7 @@ class Page:
     lines: list[tuple[Line, bool]]
     unreached: Collection[StepKey] = ()
     abandoned: Collection[str] = ()
+    more: bool = False
 
 
 class Outline:
@@ -127,18 +131,23 @@ def outline(
     wanted: Wanted | None = None,
     state: StepState | None = None,
     text: str = "",
+    said: Said | None = None,
 ) -> Outline:
-    """The lines in order of start; with *wanted* those steps, ungrouped, and the items that *state* and *text* leave."""
+    """The lines in order of start; with *wanted* those steps, ungrouped, and the items that *state* and *text* leave.
+
+    Args:
+        said: of maps, the items whose outcome says *text*.
+    """
     ordered = sorted(steps_as_told(history), key=lambda step: step.order)
     lines = Outline()
     if wanted is not None:
         for step in ordered:
             if wanted(step):
                 lines.add(step)
-            if step.items is not None and text not in str(step.key).casefold():
-                lines.add(_items_called(history, step, state, text), inside=True)
-            elif step.items is not None and state is not None:
+            if step.items is not None and text in str(step.key).casefold() and state is not None:
                 lines.add(_items(history, step, state), inside=True)
+            elif step.items is not None:
+                lines.add(_items_with(history, step, state, text, (said or {}).get(step.key, {})), inside=True)
         return lines
     folded = _folded(ordered)
     members: dict[str, list[tuple[StepType, list[StepRecord]]]] = {}
@@ -178,13 +187,18 @@ def _items(history: History, step: StepRecord, state: StepState | None = None) -
     return ItemRange(step.key.name, step.key.count, 0, count, state)
 
 
-def _items_called(history: History, step: StepRecord, state: StepState | None, text: str) -> ItemRange:
+def _items_with(history: History, step: StepRecord, state: StepState | None, text: str, said: Mapping[str, Kind]) -> ItemRange:
+    """The items in whose own name *text* is, or whose outcome says it."""
     items = step.items
     assert items is not None
-    name, count = step.key.name, step.key.count
-    named = ((key, str(StepKey(step.key.type, name, count, key)).casefold()) for key in items.keys())  # noqa: SIM118
-    keys = tuple(key for key, name in named if text in name and (state is None or item_state(history, step, key) is state))
-    return ItemRange(name, count, 0, len(keys), state, keys)
+    says = {key for key, kind in said.items() if (at := item_says(history, step, key, kind)) and state in (None, at)}
+    name = str(step.key)
+    if text in name.casefold():  # all are called so
+        keys = tuple(key for key in items.keys() if key in says) if says else ()  # noqa: SIM118
+    else:
+        found = (key for key in items.keys() if key in says or text in f"{name}[{key}]".casefold())  # noqa: SIM118
+        keys = tuple(key for key in found if key in says or state is None or item_state(history, step, key) is state)
+    return ItemRange(step.key.name, step.key.count, 0, len(keys), state, keys)
 
 
 def _group(name: Name, steps: list[StepRecord], history: History, now: datetime, *, opened: bool) -> GroupView:

@@ -123,6 +123,11 @@ def test_items_that_a_filter_finds_are_not_counted_among_the_steps_and_a_map_say
     panel.root.get_by_label("Filter steps by name or text").fill("embed[k")
     page.clock.run_for(500)
     expect(panel.count).to_have_text("2 found")
+    more = {**rows_answer(items)["rows"], "rows": {**rows_answer(items)["rows"]["rows"], "more": True}}
+    page.evaluate("(rows) => { window.kernel.answers.rows = rows; }", more)
+    panel.root.get_by_label("Filter steps by name or text").fill("embed")
+    page.clock.run_for(500)
+    expect(panel.count).to_have_text("2+ found")
 
 
 def test_a_rows_height_never_changes_with_its_state(page) -> None:
@@ -467,6 +472,37 @@ def test_stop_offers_a_rollback_and_restart_says_what_it_keeps_before_it_does_an
     panel.root.locator(".nbf-answers").get_by_role("button", name="Restart").click()
     page.clock.run_for(50)
     assert [(m["since"], m["key"]) for m in sent(page, "restart")] == [("step", ["do", "split", 1, None])]
+
+
+def test_an_item_of_a_map_restarts_from_its_details_and_from_the_menu(page) -> None:  # S44
+    whole = {
+        **row(0, "embed", "finished", ended=NOW, counts={"finished": 2}, total=2, open=True),
+        "key": ["map", "embed", 1, None],
+    }
+    item = {**row(1, "embed", "finished", ended=NOW, level=2), "key": ["map", "embed", 1, "00813"]}
+    inner = {**row(2, "fetch", "finished", ended=NOW), "key": ["do", "fetch", 1, "embed[00813]"]}
+    plan = {"kept": 1, "items": 1, "again": 2, "names": ["embed[00813]", "publish"], "asked": 0, "since": "embed[00813]"}
+    panel = shown(
+        page, state([whole, item, inner]), details={"1": detail(item), "2": detail(inner)}, answers={"plan": {"plan": plan}}
+    )
+    panel.row("embed[00813]").first.click()
+    page.clock.run_for(50)
+    panel.button("Restart from here").click()
+    page.clock.run_for(50)
+    expect(panel.root.get_by_label("from embed[00813]")).to_be_checked()
+    line = "1 step and 1 other item kept, 2 steps run again (embed[00813], publish)."
+    expect(panel.root.locator(".nbf-plan")).to_have_text(line)
+    panel.root.locator(".nbf-answers").get_by_role("button", name="Restart").click()
+    page.clock.run_for(50)
+    assert [(m["since"], m["key"]) for m in sent(page, "restart")] == [("step", ["map", "embed", 1, "00813"])]
+    panel.button("Restart", exact=True).first.click()
+    page.clock.run_for(50)
+    expect(panel.root.get_by_label("from embed[00813]")).to_be_checked()
+    panel.row("fetch").click()  # a step in the body of another: that one is where it can begin
+    page.clock.run_for(50)
+    choice = panel.root.locator(".nbf-radio", has_text="from the selected step")
+    expect(choice).to_have_attribute("title", "what is selected ran inside embed[00813]: select that")
+    expect(panel.root.get_by_label("from the selected step")).to_be_disabled()
 
 
 def test_the_header_says_rate_time_left_and_whether_the_code_is_the_cells(page) -> None:

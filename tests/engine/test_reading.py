@@ -75,6 +75,46 @@ def test_a_plan_counts_what_a_restart_then_does(lab):
     assert [step.name for step in instance.steps if step.from_history] == ["a"]
 
 
+def test_a_plan_from_an_item_counts_it_and_what_started_after_its_map_ended_and_a_restart_does_that(lab):  # S44
+    ran: list[str] = []
+
+    async def run(event, step):
+        async def work(item):
+            await step.do(f"inside {item}", lambda: ran.append(f"inside {item}"))
+            ran.append(item)
+
+        await step.do("before", lambda: ran.append("before"))
+        await step.map("work", work, "abc", key=str)
+        await step.do("after", lambda: ran.append("after"))
+
+    instance = lab.run(run)
+    item = StepKey(StepType.MAP, "work", 1, "b")
+    plan = reading.plan_of(instance, item)
+    assert ([str(key) for key in plan.again], plan.items) == (["work[b]", "inside b[work[b]]", "after"], 2)
+    assert plan.kept == 3  # before, inside a and inside c; the map itself goes on
+    with pytest.raises(NotFoundError, match="z"):
+        reading.plan_of(instance, StepKey(StepType.MAP, "work", 1, "z"))
+    ran.clear()
+    instance.restart(item)
+    lab.finish(instance)
+    assert ran == ["inside b", "b", "after"]
+
+
+def test_a_plan_from_an_item_of_a_map_that_still_runs_drops_that_item_alone(lab):  # S44
+    go = threading.Event()
+
+    async def run(event, step):
+        await step.do("before", lambda: None)
+        await step.map("work", lambda item: item or go.wait(30), [1, 2, 0])
+
+    instance = lab.start(run)
+    eventually(lambda: reading.step_of(instance, StepKey(StepType.MAP, "work", 1, "2")) is not None)
+    plan = reading.plan_of(instance, StepKey(StepType.MAP, "work", 1, "1"))
+    assert ([str(key) for key in plan.again], plan.kept, plan.items) == (["work[1]"], 1, 1)
+    go.set()
+    lab.finish(instance)
+
+
 def test_retry_now_of_one_step_leaves_the_others_waiting(lab):
     tried: list[str] = []
 

@@ -510,4 +510,19 @@ test("sizes, entries and plans are said in words", () => {
   assert.equal(panel.entryWords("something_new"), "something_new");
   const plan = { kept: 1, again: 9, names: ["split", "embed"], asked: 1, since: null };
   assert.equal(panel.planWords(plan), "1 step kept, 9 steps run again (split, embed, …); 1 answer is dropped and asked for again.");
+  const item = { kept: 2, items: 1, again: 1, names: ["embed[k]"], asked: 0, since: "embed[k]" };
+  assert.equal(panel.planWords(item), "2 steps and 1 other item kept, 1 step run again (embed[k]).");
+  assert.match(panel.planWords({ ...item, items: 4095 }), /^2 steps and 4,095 other items kept, /);
+  assert.match(panel.planWords({ ...item, kept: 0, items: 29 }), /^29 other items kept, /);
+});
+
+test("a restart begins at steps and at items of maps, and says why not elsewhere", () => {
+  const why = (...key) => panel.noRestartFrom({ i: 0, key, state: "finished" });
+  assert.equal(why("do", "load", 1, null), "");
+  assert.equal(why("map", "embed", 1, null), "");
+  assert.equal(why("map", "embed", 1, "00813"), "");
+  assert.match(panel.noRestartFrom(null), /^select a step/);
+  assert.match(why("do", "many", 0, null), /several steps/);
+  assert.match(why("rollback", "pay", 1, null), /undoes a step/);
+  assert.equal(why("do", "fetch", 1, "embed[00813]"), "what is selected ran inside embed[00813]: select that");
 });

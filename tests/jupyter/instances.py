@@ -4,6 +4,8 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from types import SimpleNamespace
 
+from msgspec import structs
+
 from nbflow.core.history import History
 from nbflow.core.model import Kind
 from nbflow.errors import InvalidStatusError
@@ -78,6 +80,13 @@ class FakeInstance:
         preview = {"kind": "text", "text": line, "truncated": False, "line": line}
         started = (seconds(at) - timedelta(seconds=1)).isoformat()
         self.write(Kind.DO_FINISHED, at, step, count, order=order, preview=preview, started_at=started, **body)
+
+    def item(self, step: str, key: str, index: int, at: float = 1, kind: Kind = Kind.MAP_FINISHED, **body) -> None:
+        """An entry of an item of a map."""
+        self.seq += 1
+        made = entry(kind, 1, at, self.seq, step, 1, b"1", index=index, attempt=1, **body)
+        self.entries.append(structs.replace(made, key=key))
+        assert self.known.apply(self.entries[-1])
 
     def wait_for(self, step: str, order: int, event_type: str = "approval", **body) -> None:
         self.write(Kind.WAIT_STARTED, 2, step, order=order, event_type=event_type, **body)

@@ -48,6 +48,14 @@ GOOD = [
         {"type": "restart", "id": "a", "engine": "e", "since": "step", "key": ["do", "x", 1, None]},
         Restart("a", "e", Since.STEP, StepKey(StepType.DO, "x")),
     ),
+    (
+        {"type": "restart", "id": "a", "engine": "e", "since": "step", "key": ["map", "x", 2, "00813"]},
+        Restart("a", "e", Since.STEP, StepKey(StepType.MAP, "x", 2, "00813")),
+    ),
+    (
+        {"type": "plan", "id": "a", "since": "step", "key": ["map", "x", 1, "k"]},
+        AskPlan("a", Since.STEP, StepKey(StepType.MAP, "x", 1, "k")),
+    ),
     ({"type": "retry", "id": "a", "engine": "e", "key": ["do", "x", 1, None]}, Retry("a", "e", StepKey(StepType.DO, "x"))),
     (
         {"type": "step", "id": "a", "index": 3, "key": ["do", "embed", 2, None]},

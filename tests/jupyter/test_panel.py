@@ -353,12 +353,27 @@ def test_a_plan_says_what_a_restart_keeps_and_runs_again_and_does_nothing(page) 
     page.inst.write(Kind.WAIT_FINISHED, 3, "ask", order=4, event_id="e", event_type="approval")
     ask = {"type": "plan", "id": "p"}
     plan = page.ask(**ask, since="step", key=["do", "split", 1, None])["plan"]
-    assert plan == {"kept": 1, "again": 3, "names": ["split", "embed", "ask"], "asked": 0, "since": "split"}
+    assert plan == {"kept": 1, "items": 0, "again": 3, "names": ["split", "embed", "ask"], "asked": 0, "since": "split"}
     plan = page.ask(**ask, since="start", key=None)["plan"]
     assert (plan["kept"], plan["again"], plan["asked"]) == (0, 4, 1)
     assert "no step" in page.ask(**ask, since="stale", key=None)["error"]
     assert "'gone'" in page.ask(**ask, since="step", key=["do", "gone", 1, None])["error"]
     assert page.inst.calls == []
+
+
+def test_a_map_item_is_planned_for_and_restarted_as_a_step_is(page) -> None:  # S44
+    page.inst.done("load", 1)
+    page.inst.write(Kind.MAP_STARTED, 2, "embed", order=2)
+    for place, item in enumerate("ab"):
+        page.inst.item("embed", item, place, at=3)
+    page.inst.write(Kind.MAP_FINISHED, 4, "embed", order=2, total=2)
+    page.inst.done("publish", 3, at=5)
+    key = ["map", "embed", 1, "b"]
+    plan = page.ask(type="plan", id="p", since="step", key=key)["plan"]
+    assert plan == {"kept": 1, "items": 1, "again": 2, "names": ["embed[b]", "publish"], "asked": 0, "since": "embed[b]"}
+    assert page.ask(type="restart", id="r", engine="engine-1", since="step", key=key)["ok"]
+    assert page.inst.calls == ["restart from embed[b]"]
+    assert "'embed[z]'" in page.ask(type="plan", id="q", since="step", key=["map", "embed", 1, "z"])["error"]
 
 
 def test_entries_come_newest_first_and_without_those_of_steps_when_asked(page) -> None:

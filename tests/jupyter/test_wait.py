@@ -5,7 +5,9 @@ import subprocess
 import sys
 import time
 
+import nbformat
 import pytest
+from nbclient import NotebookClient
 
 from tests.jupyter.kernels import ROOT, kernel_in
 
@@ -203,6 +205,32 @@ def test_headless_stops_at_a_wait_for_an_event_and_a_later_cell_answers(kernel):
     assert "approval" in out.text
     kernel.run("inst.send_event('approval', 'from a cell')", ok=True, stdin=False)
     assert kernel.run("(await inst)", ok=True, stdin=False).result["text/plain"] == "'from a cell'"
+
+
+def test_headless_the_panel_is_its_twin_and_nothing_is_kept_of_a_widget_in_the_saved_notebook(kernel):  # API.md §3
+    kernel.run("%%workflow w1 --as inst\n" + ASKS, ok=True, stdin=False)
+    kept = kernel.run("shown = inst.panel()\nfrom IPython.display import display", ok=True, stdin=False)
+    value = kernel.run("shown", ok=True, stdin=False)
+    displayed = kernel.run("display(inst.panel())", ok=True, stdin=False)
+    for out, bundle in ((value, value.result), (displayed, displayed.displays[0])):
+        assert set(bundle) == {"text/html", "text/plain"}
+        assert bundle["text/plain"].startswith("Asks: waiting for 'approval'")
+        assert "approval" in bundle["text/html"]
+        assert out.comms == kept.comms == []
+    kernel.run("inst.send_event('approval', 1); inst.wait(20)", ok=True, stdin=False)
+    assert "complete" in kernel.run("shown", ok=True, stdin=False).result["text/plain"]  # as things are when it is displayed
+    there = kernel.run("inst.panel()", ok=True)  # somebody is there to press its buttons
+    assert "application/vnd.jupyter.widget-view+json" in there.result
+
+
+def test_the_saved_notebook_of_a_headless_run_holds_no_widget_state(tmp_path, monkeypatch):  # API.md §3
+    monkeypatch.delenv("NBFLOW_STORE", raising=False)
+    cells = ["%load_ext nbflow", "%%workflow w1 --as inst\nfrom nbflow import WorkflowEntrypoint\n" + CLASS, "inst.panel()"]
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    resources = {"metadata": {"path": str(tmp_path)}}
+    NotebookClient(book, timeout=60, kernel_name="python3", resources=resources).execute()
+    assert "widgets" not in book.metadata
+    assert set(book.cells[2].outputs[0].data) == {"text/html", "text/plain"}
 
 
 def test_headless_a_sleep_that_the_corrected_cell_no_longer_has_holds_nothing_up(kernel):

@@ -1130,13 +1130,28 @@ export function instanceWords(instance) {
 
 /**
  * What a restart keeps and runs again, in one line.
- * @param {{kept: number, again: number, names: string[], asked: number, since: string | null}} plan
+ * @param {{kept: number, items?: number, again: number, names: string[], asked: number, since: string | null}} plan
  */
-export function planWords({ kept, again, names, asked }) {
+export function planWords({ kept, items = 0, again, names, asked }) {
   const steps = (/** @type {number} */ n) => `${thousands(n)} step${n === 1 ? "" : "s"}`;
   const which = names.length ? ` (${names.join(", ")}${again > names.length ? ", …" : ""})` : "";
   const people = asked ? `; ${thousands(asked)} answer${asked === 1 ? " is" : "s are"} dropped and asked for again` : "";
-  return `${steps(kept)} kept, ${steps(again)} run again${which}${people}.`;
+  const beside = items ? `${thousands(items)} other item${items === 1 ? "" : "s"}` : "";
+  const stays = kept && beside ? `${steps(kept)} and ${beside}` : beside || steps(kept);
+  return `${stays} kept, ${steps(again)} run again${which}${people}.`;
+}
+
+/**
+ * Why nothing can be restarted from the selected row; empty where it can.
+ * @param {Row | null} row
+ */
+export function noRestartFrom(row) {
+  if (!row) return "select a step in the list first";
+  const [type, , count, item] = row.key;
+  if (!count) return "several steps are selected: open the row and select one of them";
+  if (type === "rollback") return "what is selected undoes a step: select that step";
+  if (item !== null && type !== "map") return `what is selected ran inside ${item}: select that`;
+  return "";
 }
 
 /**
@@ -1705,6 +1720,7 @@ class RestartMenu {
     this.panel = panel;
     /** @type {Row | null} */
     this.row = null;
+    this.reason = noRestartFrom(null);
     this.since = "start";
     this.plan = make("div", "nbf-plan", "", { role: "status" });
     this.strip = new Strip(opener, "Restart", () => {
@@ -1743,7 +1759,8 @@ class RestartMenu {
    * @param {Row | null} row
    */
   select(row) {
-    this.row = row && row.key[2] && row.key[3] === null && row.key[0] !== "rollback" ? row : null;
+    this.reason = noRestartFrom(row);
+    this.row = this.reason ? null : row;
     if (!this.strip.root.hidden) this.choose(this.row ? "step" : this.since === "step" ? "start" : this.since);
   }
 
@@ -1753,7 +1770,7 @@ class RestartMenu {
     const stale = Number(this.panel.state().head.stale ?? 0);
     setText(this.choices.step.text, this.row ? `from ${stepName(this.row.key)}` : "from the selected step");
     for (const [name, { box, label }] of Object.entries(this.choices)) {
-      const reason = name === "step" && !this.row ? "select a step in the list first" : name === "stale" && !stale ? "no step is stale" : "";
+      const reason = name === "step" ? this.reason : name === "stale" && !stale ? "no step is stale" : "";
       box.disabled = reason !== "";
       box.checked = name === since;
       label.title = reason;
@@ -2189,6 +2206,7 @@ class StepList {
     /** @type {Map<number, {row: Row, version: number}>} */
     this.known = new Map();
     this.total = 0;
+    this.more = false;
     this.active = 0;
     /** @type {StepKey | null} */
     this.selected = null;
@@ -2467,7 +2485,7 @@ class StepList {
     const { total } = this.panel.state().head;
     const all = `${thousands(total)} step${total === 1 ? "" : "s"}`;
     const items = this.filtering() && [...this.known.values()].some(({ row }) => row.key[3] !== null); // they are not among the steps
-    setText(this.count, items ? `${thousands(this.total)} found` : this.filtering() ? `${thousands(this.total)} of ${all}` : all);
+    setText(this.count, items ? `${thousands(this.total)}${this.more ? "+" : ""} found` : this.filtering() ? `${thousands(this.total)} of ${all}` : all);
     setText(this.empty, this.total ? "" : this.filtering() ? "no step matches" : "no steps yet");
     show(this.empty, this.total === 0);
     this.fetch(first, last);
@@ -2578,6 +2596,7 @@ class StepList {
     }
     const { rows } = answer;
     if (this.apart()) this.total = rows.total;
+    this.more = Boolean(rows.more);
     rows.items.forEach((/** @type {Row} */ row, /** @type {number} */ place) => {
       this.known.set(rows.start + place, { row, version: Math.max(rows.version, version) });
     });
@@ -2820,7 +2839,7 @@ class StepDetail {
     if (tab === "Attempts") return [attemptsTable(detail.attempts, this.panel.link.now())];
     if (tab === "Log") return logNodes(detail.log, false);
     if (tab === "Code") return codeNodes(detail);
-    if (isMap(detail.row)) return [make("div", "nbf-empty", "each item has its own output: open the row, or filter by state or by an item's name")];
+    if (isMap(detail.row)) return [make("div", "nbf-empty", "each item has its own output: open the row, or filter by state, by an item's name or by what it says")];
     if (detail.row.state !== "finished") return [make("div", "nbf-empty", "no output yet")];
     return outputs(detail.preview).flatMap((output) => outputNodes(output, () => codeFor(this.panel.state(), detail.row.key)));
   }
@@ -2841,7 +2860,7 @@ class StepDetail {
     const items = isMap(this.row) ? groupWords(this.row) : null;
     setText(this.words, [text, items?.count, items?.note, told?.text, stepTime(this.row, now)].filter(Boolean).join(" · "));
     show(this.retry, this.row.state === "retrying");
-    show(this.again, this.row.key[0] !== "rollback" && this.row.key[3] === null);
+    show(this.again, noRestartFrom(this.row) === "");
     const unheard = this.panel.unheard();
     if (!this.retry.dataset.sending) setReason(this.retry, unheard);
     setReason(this.again, unheard || controls(this.panel.state().head).restart);
