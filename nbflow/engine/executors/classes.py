@@ -103,8 +103,9 @@ def _values(members: dict[str, Any]) -> dict[str, Any]:
 
 
 def _own(member: Any) -> dict[str, Any]:
-    """What a member holds that its class's `__init__` gave it: nobody calls that over there."""
-    return {name: value for name, value in getattr(member, "__dict__", {}).items() if not name.startswith("_")}
+    """What a member holds that `__init__` or `__new__` of its class gave it: nobody calls those over there."""
+    held = getattr(member, "__dict__", {})
+    return {name: value for name, value in held.items() if not (name.startswith("_") and name.endswith("_"))}
 
 
 # -- structs of msgspec -------------------------------------------------------------------------------------------------
