@@ -7,12 +7,12 @@ reads them from the store, by `key` and the `token` under which they ended.
 from array import array
 from collections import deque
 from collections.abc import Container, Iterator
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from nbflow.core.head import later, moment
 from nbflow.core.model import CANCELS, ENDS, FAILURES, Entry, Kind, StepKey, StepState, StepType
+from nbflow.core.open_item import OpenItem
 
 HANDED = "\0"
 """The key under which the values of a stream are handed out; no item's key has a control character."""
@@ -27,28 +27,6 @@ def stream_key(key: StepKey) -> StepKey:
     return StepKey(StepType.MAP, key.name, key.count, HANDED)
 
 
-@dataclass(slots=True)
-class OpenItem:
-    """An item that has started and not ended.
-
-    Attributes:
-        failures: attempts that count against the limit (S27).
-        died_in: the number of the activation that was cut off while its body ran.
-        begun: its body has, in some attempt; False where each has left its queue before (S46).
-    """
-
-    key: str
-    index: int
-    state: StepState
-    started_at: datetime
-    attempt: int = 0
-    failures: int = 0
-    due_at: datetime | None = None
-    error: dict[str, Any] | None = None
-    died_in: int = 0
-    begun: bool = True
-
-
 class Items:
     """The fold of the entries of one map's items.
 
@@ -59,7 +37,7 @@ class Items:
         gone: how many of each were not among the items any more when the map ended: they are recorded, and nobody has them.
         starts: when the last attempts began, as many as a rate allows in its period.
         ends: when the last ones ended.
-        handed: how many values a stream has handed on; of keyed items which, by slot.
+        handed: how many values a stream has handed on; which those were after the first ones, by slot, where key= names items.
         order_at_end: the highest order in the instance when the map ended: what is above it started later.
         order_at_failure: the same when its first item failed for good, None where none has.
     """
@@ -76,6 +54,7 @@ class Items:
         self.order_at_end = 0
         self.order_at_failure: int | None = None
         self._waiting = 0
+        self._named = bytearray()  # which were last recorded under key=, the others under their index
         self._slots: dict[str, int] | None = None
         self._keys: list[str] = []
         self._states = bytearray()
@@ -131,6 +110,24 @@ class Items:
         slot = self._slot(key)
         return f"{self._hashes[slot]:016x}" if slot is not None and self._hashes[slot] else ""
 
+    def is_named(self, key: str) -> bool:
+        """Whether what is recorded under that key was given it by key=; False where the key is an index."""
+        slot = self._slot(key)
+        return slot is not None and bool(self._named[slot])
+
+    @property
+    def any_named(self) -> bool:
+        """Whether anything is recorded under key=."""
+        return 1 in self._named
+
+    def by_content(self, *, named: bool) -> dict[str, list[str]]:
+        """The keys of all that have ended, given by key= or not, by fingerprint; those of one content in order."""
+        found: dict[str, list[str]] = {}
+        for slot, state in enumerate(self._states):
+            if state >= _FINISHED and self._named[slot] == named and self._hashes[slot]:
+                found.setdefault(f"{self._hashes[slot]:016x}", []).append(self.key_of(slot))
+        return found
+
     def codes(self) -> list[dict[str, Any]]:
         """What entries say of the code of items that have ended: each `code_hash`, with what was bound to it, once (S56)."""
         return [marks for place, marks in enumerate(self._marks) if place and place in self._codes]
@@ -178,6 +175,13 @@ class Items:
         """The key in a slot."""
         return str(slot) if self._slots is None else self._keys[slot]
 
+    def handed_keys(self) -> list[str] | None:
+        """Of the values that a stream has handed on the keys, in that order; None where each is its place."""
+        if not self.handed_slots:
+            return None
+        first = max(0, self.handed - len(self.handed_slots))  # of a time when the map had no key=
+        return [*map(str, range(first)), *map(self.key_of, self.handed_slots)]
+
     def __len__(self) -> int:
         return self.done + self.failed + len(self.open)
 
@@ -222,6 +226,7 @@ class Items:
         slot = self._place(key, body)
         if self._states[slot] >= _FINISHED:
             return 0  # an end after the end
+        self._named[slot] = "index" in body
         item = self.open.get(key)
         attempt = body.get("attempt", 0)
         if item is None or attempt > item.attempt:
@@ -248,7 +253,8 @@ class Items:
             self.starts.append(at.timestamp())
         if item is None:
             assert entry.key is not None
-            item = OpenItem(entry.key, body.get("index", slot), StepState.RUNNING, at, attempt)
+            index = body["index"] if self._named[slot] else int(entry.key)
+            item = OpenItem(entry.key, index, StepState.RUNNING, at, attempt)
             if self._slots is not None:
                 self._indexes[slot] = item.index
             if entry.kind not in ENDS:
@@ -323,11 +329,10 @@ class Items:
         return slot
 
     def _grow(self, count: int) -> None:
-        self._states.extend(bytes(count))
-        self._tokens.extend([0] * count)
-        self._hashes.extend([0] * count)
-        self._codes.extend([0] * count)
-        self._activations.extend([0] * count)
+        for flags in (self._states, self._named):
+            flags.extend(bytes(count))
+        for numbers in (self._tokens, self._hashes, self._codes, self._activations):
+            numbers.extend([0] * count)
 
     # -- what befalls the map -----------------------------------------------------------------------------------------
 
@@ -346,10 +351,10 @@ class Items:
 
     def take_back(self) -> int:
         """Of what a stream has handed on, keep what comes before the first item that has not ended; gives how many go."""
-        keys = (str(place) for place in range(self.handed)) if not self.handed_slots else map(self.key_of, self.handed_slots)
+        keys = self.handed_keys() or map(str, range(self.handed))
         kept = next((place for place, key in enumerate(keys) if not self.ended(key)), self.handed)
         gone, self.handed = self.handed - kept, kept
-        del self.handed_slots[kept:]
+        del self.handed_slots[max(0, len(self.handed_slots) - gone) :]
         return gone
 
     @property

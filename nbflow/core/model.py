@@ -47,7 +47,7 @@ before the dot. What each kind carries in `body` (JSON) and `value` (an encoded 
     map.finished   order, started_at, total, failed: all items have ended, [stale]: the first whose content was not what is
                    recorded of them, [served]: code_hash, [bound] of the first that ended under other code than the
                    map's (S57), [gone]: how many have finished and failed that are items no more
-                                                                                  value = keys in order, where given by key=
+                                                               value = keys of all in order, where any was given by key=
     map.failed     order, started_at, error, [item]: the first item that failed for good, or the iterable did
     map.started    of an item: order, attempt, [index] where its key is given by key=
     map.retrying   of an item: as do.retrying, with its hash                    map.interrupted   of an item: as do.interrupted

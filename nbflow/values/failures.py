@@ -24,7 +24,7 @@ from nbflow.values.nodes import own_names, type_name
 Record = dict[str, Any]
 
 LIMIT = 64_000
-_MESSAGE, _TRACEBACK, _ARGS, _ATTRIBUTE, _ATTRIBUTES, _FRAMES, _CHAIN, _GROUP = 16_000, 16_000, 20_000, 8_000, 16_000, 20, 4, 20
+_MESSAGE, _TRACEBACK, ARGS, _ATTRIBUTE, ATTRIBUTES, _FRAMES, _CHAIN, _GROUP = 16_000, 16_000, 20_000, 8_000, 16_000, 20, 4, 20
 _COPY = "__nbflow_copy__"
 _OURS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 _DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType)
@@ -202,14 +202,14 @@ def _add_state(error: BaseException, record: Record) -> None:
     kept: dict[str, str] = {}
     lost: list[str] = list(_copied(error)[1])
     if not isinstance(error, BaseExceptionGroup):
-        stored = _stored(error.args, _ARGS)
+        stored = stored_text(error.args, ARGS)
         if stored is None:
             lost.append("args")
         else:
             record["args"] = stored
-    room = _ATTRIBUTES
-    for name, value in _attributes(error).items():
-        stored = _stored(value)
+    room = ATTRIBUTES
+    for name, value in attributes_of(error).items():
+        stored = stored_text(value)
         if stored is None or len(stored) > room:
             lost.append(_clean(name, 200))
         else:
@@ -218,7 +218,7 @@ def _add_state(error: BaseException, record: Record) -> None:
     record["attributes"], record["lost"] = kept, sorted(set(lost))[:100]
 
 
-def _attributes(error: BaseException) -> dict[str, Any]:
+def attributes_of(error: BaseException) -> dict[str, Any]:
     """What an exception holds in its `__dict__`, its slots and the fields of built-in bases; no property is asked."""
     found: dict[str, Any] = {}
     for base in type(error).__mro__:
@@ -241,7 +241,8 @@ def _copied(error: BaseException) -> tuple[dict[str, Any], list[str]]:
     return kept, lost
 
 
-def _stored(value: Any, limit: int = _ATTRIBUTE) -> str | None:
+def stored_text(value: Any, limit: int = _ATTRIBUTE) -> str | None:
+    """A value as records hold it; None for what cannot be stored or is too large."""
     try:
         data = encode(value, None, with_preview=False, parts=_PARTS).data
     except BaseException:  # noqa: BLE001 - objects that fail or change while they are looked at are lost, not fatal
@@ -276,9 +277,9 @@ def decode_error(record: Record, *, step: str, attempts: int) -> BaseException:
 
 
 def _copy(record: Record) -> BaseException:
-    cls = find_class(f"{record['module']}:{record['qualname']}")
+    cls = find_class(f"{record['module']}:{record['qualname']}") or record.get("class")
     error: BaseException | None = None
-    if cls is not None and issubclass(cls, BaseException):
+    if isinstance(cls, type) and issubclass(cls, BaseException):
         state, lost = _state(record)
         try:
             error = _built(cls, record, state) if _is_ours_or_builtin(cls) else None

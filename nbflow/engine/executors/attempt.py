@@ -308,7 +308,8 @@ def _outcome(reply: Reply) -> tuple[bool, Any]:
             return True, pickle.loads(reply.data)  # noqa: S301 - as above
         except BaseException as error:  # noqa: BLE001 - a class that the worker has and this kernel does not
             return False, error
-    return False, elsewhere.error_from_elsewhere(reply.error, ours=reply.ours)
+    lost = pickle.loads(reply.data) if reply.data else None  # noqa: S301 - as above
+    return False, elsewhere.error_from_elsewhere(reply.error, ours=reply.ours, lost=lost)
 
 
 def _plain(name: str) -> str:

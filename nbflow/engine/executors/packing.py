@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from nbflow.engine.executors.caches import CACHED, reduced
+from nbflow.engine.executors.classes import Sink, TooLarge, by_value
 from nbflow.errors import UsageError, article
 from nbflow.values.nodes import type_name
 from nbflow.values.own import owns_module
@@ -28,10 +29,6 @@ class _Stays(Exception):  # noqa: N818 - a signal between the pickler and `pack`
     def __init__(self, what: str) -> None:
         super().__init__(what)
         self.what = what
-
-
-class _Full(Exception):  # noqa: N818 - a signal
-    """More than LARGEST bytes."""
 
 
 def pack(fn: Callable[..., Any], args: tuple[Any, ...], step: str) -> tuple[bytes, bytes]:
@@ -107,24 +104,6 @@ def _is_local(name: str, module: Any) -> bool:
 # -- pickling -----------------------------------------------------------------------------------------------------------
 
 
-class _Sink(io.RawIOBase):
-    """Takes at most that many bytes."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit, self._parts, self._size = limit, list[bytes](), 0
-
-    def write(self, data: Any) -> int:
-        size = memoryview(data).nbytes
-        self._size += size
-        if self._size > self._limit:
-            raise _Full
-        self._parts.append(bytes(data))
-        return size
-
-    def value(self) -> bytes:
-        return b"".join(self._parts)
-
-
 def _pickled(value: Any, limit: int | None) -> bytes:
     with _lock:
         import cloudpickle
@@ -134,7 +113,7 @@ def _pickled(value: Any, limit: int | None) -> bytes:
             cloudpickle.register_pickle_by_value(module)
         try:
             return _dumped(value, limit)
-        except (_Stays, _Full):
+        except (_Stays, TooLarge):
             raise
         except Exception:
             if not ours:
@@ -147,9 +126,9 @@ def _pickled(value: Any, limit: int | None) -> bytes:
 
 
 def _dumped(value: Any, limit: int | None) -> bytes:
-    sink: Any = io.BytesIO() if limit is None else _Sink(limit)
+    sink: Any = io.BytesIO() if limit is None else Sink(limit)
     _pickler()(sink, protocol=5).dump(value)
-    result: bytes = sink.getvalue() if limit is None else sink.value()
+    result: bytes = sink.getvalue()
     return result
 
 
@@ -203,7 +182,9 @@ def _pickler() -> Any:
                 make, parts = self.dispatch_table[types.CodeType](obj)
                 # cloudpickle leaves out where code came from, which tracebacks are read for
                 return make, tuple(obj.co_filename if part == "<dynamic-code>" else part for part in parts)
-            return super().reducer_override(obj)
+            found = super().reducer_override(obj)
+            by_its_value = isinstance(obj, type) and type(found) is tuple and len(found) == 6
+            return by_value(obj, found) if by_its_value else found
 
     return BodyPickler
 
@@ -261,7 +242,7 @@ def _refusal_of(step: str, verb: str, named: dict[str, Any], error: BaseExceptio
         who = f"the body of step {step!r}"
     if isinstance(error, _Stays):
         msg = f"{who}, {error.what}, which stays in this kernel: a body on an executor takes its data as arguments"
-    elif isinstance(error, _Full):
+    elif isinstance(error, TooLarge):
         msg = (
             f"{who}, more than {LARGEST >> 20} MiB that every attempt would carry to a worker: give it as an argument, or a "
             "path or key to it, and read it over there"
@@ -274,7 +255,7 @@ def _refusal_of(step: str, verb: str, named: dict[str, Any], error: BaseExceptio
 
 def _culprit(named: dict[str, Any], error: BaseException, depth: int = 3) -> tuple[str, Any]:
     """Which of these fails in the same way, looked for in what functions capture in turn; ("", None) where none does."""
-    wanted = type(error) if isinstance(error, _Stays | _Full) else Exception
+    wanted = type(error) if isinstance(error, _Stays | TooLarge) else Exception
     for name, value in named.items():
         try:
             _pickled(value, LARGEST)

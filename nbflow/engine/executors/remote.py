@@ -21,12 +21,15 @@ import msgspec
 from nbflow import ids
 from nbflow.engine.context import StepContext, StepName, bind
 from nbflow.engine.executors import report
+from nbflow.engine.executors.classes import packed_back
 from nbflow.engine.outputs import with_values
 from nbflow.errors import NotSerialisableError, UndecodableError
 from nbflow.values import codec, elsewhere, failures
 from nbflow.values.artifacts import ArtifactRef
 from nbflow.values.nodes import type_name
 from nbflow.values.staging import Staged, StagingFolder, sees
+
+LARGEST_PART = 1 << 20  # bytes of one attribute of an error, with what it carries along
 
 CALL = "__import__('nbflow.engine.executors.remote', fromlist=['run']).run(request)"
 """What executors evaluate. They look up `eval`, which every worker has: a worker without nbflow answers with an
@@ -67,7 +70,7 @@ class Reply(msgspec.Struct):
             there) or "unfit" (other versions).
         run: which execution of the attempt this was: a cluster may have run it twice.
         value: of "value".
-        data: the pickled value of "pickled": its class is known to the sender only.
+        data: the pickled value of "pickled": its class is known to the sender only; of "error": what `left_over` made.
         staged: files that the value needs.
         error: of "error": what `failures.record_error` made of it.
         ours: the error was raised in code of the notebook (S22).
@@ -156,7 +159,8 @@ class Errand:
         try:
             return self._value()
         except BaseException as error:  # noqa: BLE001 - SystemExit and KeyboardInterrupt of a body are its failure
-            return Reply("error", error=failures.record_error(error), ours=elsewhere.raised_in_notebook(error))
+            record = failures.record_error(error)
+            return Reply("error", error=record, ours=elsewhere.raised_in_notebook(error), data=_left_over(error, record))
 
     def _value(self) -> Reply:
         order = self.order
@@ -181,9 +185,7 @@ class Errand:
     def _sent_back(self, value: Any, refusal: NotSerialisableError) -> Reply:
         """A value whose class is the notebook's own goes back as it is: only the sender can tell whether it is storable."""
         try:
-            import cloudpickle
-
-            return Reply("pickled", data=cloudpickle.dumps(value, protocol=5))
+            return Reply("pickled", data=packed_back(value))
         except Exception:  # noqa: BLE001 - a lock, a connection: then the refusal stands
             name = self.order.context["name"]
             msg = f"step {name!r} returned what cannot be stored: {refusal}"
@@ -195,6 +197,14 @@ class Errand:
         context = RemoteContext(step=step, **fields)
         context._outlet = self.report  # noqa: SLF001 - not one of its fields
         return context
+
+
+def _left_over(error: BaseException, record: failures.Record) -> bytes:
+    try:
+        found = elsewhere.left_over(error, record, functools.partial(packed_back, limit=LARGEST_PART))
+    except Exception:  # noqa: BLE001 - an error that raises when it is looked at
+        return b""
+    return pickle.dumps(found) if found else b""
 
 
 def _unpacked(data: bytes, what: str) -> Any:

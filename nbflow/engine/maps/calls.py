@@ -91,7 +91,7 @@ def call_map(
     begin = None
     match decision:
         case replay.Recorded() if known is not None:
-            edited = edited_items(known, asked.items, keyed=asked.key is not None)
+            edited = edited_items(known, asked.items, activation.live.files, keyed=asked.key is not None)
             activation.live.codes.called(call.key, known, asked.fn, (), edited)
         case None | replay.Recorded():
             pass

@@ -6,12 +6,17 @@ code run. Lists, tuples, ranges and dicts can be looked at without any of it, at
 
 from collections import Counter
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nbflow.core.history import StepRecord
 from nbflow.core.items import Items
-from nbflow.engine.outputs import is_light
+from nbflow.engine.maps.results import read_keys
+from nbflow.engine.outputs import is_artifact, is_light
+from nbflow.errors import UndecodableError
 from nbflow.values.fingerprint import fingerprint
+
+if TYPE_CHECKING:
+    from nbflow.values.artifacts import ArtifactFolder
 
 LOOKED_AT = 1_000
 """Items of which the content is compared, the first ones; of the others only the number. It is done on the loop."""
@@ -19,13 +24,15 @@ LOOKED_AT = 1_000
 _BUILT_IN = (list, tuple, range, dict)
 
 
-def edited_items(record: StepRecord, given: Any, *, keyed: bool) -> list[str]:
+def edited_items(record: StepRecord, given: Any, files: "ArtifactFolder", *, keyed: bool) -> list[str]:
     """The keys of recorded items that are others now, or gone, and the places of new ones; empty where nothing can be told.
 
     Args:
         record: of the finished map.
         given: what its call was given as items.
-        keyed: whether key= names them: then they may come in another order.
+        files: of the instance.
+        keyed: whether key= names them now. Those that it named already when they ran may then come in another order; results
+            of a time without it belong to places.
     """
     items, total = record.items, record.body.get("total")
     if items is None or type(given) not in _BUILT_IN or type(total) is not int:
@@ -36,15 +43,21 @@ def edited_items(record: StepRecord, given: Any, *, keyed: bool) -> list[str]:
         present = [fingerprint(item) for item in islice(given, LOOKED_AT)]
     except BaseException:  # noqa: BLE001 - an object of the user's that raises when it is looked at: nothing is said of it
         return []
-    return _by_content(items, present, len(given), total) if keyed else _by_place(items, present, len(given), total)
+    if record.value is not None and (keyed or is_artifact(record.value)):
+        return _by_content(items, present, len(given), total)
+    try:
+        keys = read_keys(record, files)
+    except UndecodableError:
+        return []  # whoever takes the results is told
+    return _by_place(items, keys, present, len(given), total)
 
 
-def _by_place(items: Items, present: list[str], count: int, total: int) -> list[str]:
+def _by_place(items: Items, keys: list[str], present: list[str], count: int, total: int) -> list[str]:
     found = []
-    for index, now in enumerate(present[:total]):
-        recorded = items.hash(str(index))
+    for key, now in zip(keys, present, strict=False):
+        recorded = items.hash(key)
         if recorded and now and recorded != now:
-            found.append(str(index))
+            found.append(key)
     return found + [str(index) for index in range(min(count, total), max(count, total))[:LOOKED_AT]]
 
 

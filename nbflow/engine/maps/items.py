@@ -32,7 +32,7 @@ class ItemBody(Body):
 
     def _fixed_body(self) -> dict[str, Any]:
         order = self.call.order
-        return {"order": order} if self.run.draw.keys is None else {"order": order, "index": self.drawn.index}
+        return {"order": order, "index": self.drawn.index} if self.run.draw.named else {"order": order}
 
     def _marks(self) -> dict[str, Any]:
         return self.run.code

@@ -43,7 +43,8 @@ class Draw:
 
     Attributes:
         count: how many were drawn.
-        keys: theirs, in order, where key= gives them.
+        named: key= names them.
+        keys: those they are recorded under, in order; None where each is the index.
         pending: those drawn that have not begun.
         failed: the first that has failed for good before.
         stale: keys of recorded items whose content has changed (S57).
@@ -54,8 +55,12 @@ class Draw:
     def __init__(self, name: str, key: Callable[[Any], Any] | None, items: Items) -> None:
         self._name, self._key, self.items = name, key, items
         self.count = 0
-        self.keys: list[str] | None = None if key is None else []
+        self.named = key is not None
+        self.keys: list[str] | None = [] if self.named or items.any_named else None
         self._seen: set[str] = set()
+        self._renamed: set[str] = set()  # keys of items that are recorded under another one,
+        self._others: set[str] = set()  # and those others
+        self._contents: dict[str, Iterator[str]] | None = None
         self.pending: deque[Drawn] = deque()
         self.failed = ""
         self.stale: list[str] = []
@@ -78,26 +83,72 @@ class Draw:
         """Look at one item: it runs, unless it has ended before.
 
         Raises:
-            UsageError: its key is no text or came before, or another item is recorded under its index.
+            UsageError: its key is no text or came before, or another item is recorded under its key or index.
         """
         index = self.count
-        key = str(index) if self.keys is None else self._key_of(item, index)
-        ended = self.items.ended(key)
-        if not ended:
-            self.pending.append(Drawn(index, key, item, fingerprint(item)))
-        elif (recorded := self.items.hash(key)) and (now := fingerprint(item)) and now != recorded:
-            if self.keys is None:
-                msg = (
-                    f"item {index} of {self._name!r} is not the one recorded; pass key= to step.map, a function that gives "
-                    f"each item a text of its own, so that results stay with their items when the list changes"
-                )
-                raise UsageError(msg)
-            self.stale.append(key)
+        name = self._key_of(item, index) if self.named else str(index)
+        key, now = self._recorded_as(name, index, item)
+        if self.keys is not None:
+            self.keys.append(key)
+            self._seen.add(key)
+            if key != name:
+                self._renamed.add(name)
+                self._others.add(key)
+        if now is not None:
+            self.pending.append(Drawn(index, key, item, now))
         if not self.failed and self.items.is_failed(key):
             self.failed = key
         self.count += 1
-        if ended and self.served is not None:
+        if now is None and self.served is not None:
             self.served()
+
+    def _recorded_as(self, name: str, index: int, item: Any) -> tuple[str, str | None]:
+        """The key under which an item is recorded, or will be, and its fingerprint; None for that where it has ended.
+
+        An index says nothing of a name, nor a name of an index: what ended under one and is known by the other now is told by
+        its content, so that no item gets the result of another when key= comes or goes.
+        """
+        items = self.items
+        ended = items.ended(name)
+        if ended and items.is_named(name) is self.named:
+            if (recorded := items.hash(name)) and (now := fingerprint(item)) and now != recorded:
+                if not self.named:
+                    raise UsageError(self._shifted(index))
+                self.stale.append(name)
+            return name, None
+        now = fingerprint(item)
+        if ended and now and now == items.hash(name) and name not in self._seen:
+            return name, None
+        if self.keys is not None and (key := self._same(now)) is not None:
+            return key, None
+        if ended:
+            raise UsageError(self._taken(name, index))
+        return name, now
+
+    def _same(self, content: str) -> str | None:
+        """The key of an item of that content that ended, named if these are not; each for one item alone."""
+        if self._contents is None:
+            found = self.items.by_content(named=not self.named)
+            self._contents = {its: iter(keys) for its, keys in found.items()}
+        return next((key for key in self._contents.get(content, ()) if key not in self._seen), None)
+
+    def _shifted(self, index: int) -> str:
+        return (
+            f"item {index} of {self._name!r} is not the one recorded; pass key= to step.map, a function that gives "
+            f"each item a text of its own that is no mere number, so that results stay with their items when the list changes"
+        )
+
+    def _taken(self, name: str, index: int) -> str:
+        anew = f"or restart the instance from {self._name!r} to run all items"
+        if not self.named:
+            return (
+                f"item {index} of {self._name!r} is not known to be the one that key= named {name!r}; "
+                f"pass key= to step.map again, {anew}"
+            )
+        return (
+            f"item {index} of {self._name!r} is not known to be the one recorded under index {name} before the map had a key=; "
+            f'let key= give text that is no mere number, such as f"item {{…}}" (what has finished is kept), {anew}'
+        )
 
     def __contains__(self, key: object) -> bool:
         """Whether an item of that key was drawn."""
@@ -114,11 +165,9 @@ class Draw:
             msg = f"key= of map {self._name!r} gave {what} for item {index}; it must give text, such as str(…)"
             raise UsageError(msg)
         key = names.item_key(key, f"key= of map {self._name!r} for item {index}")
-        if key in self._seen:
+        if key in self._renamed or (key in self._seen and key not in self._others):
             msg = f"map {self._name!r}: the key {key!r} of item {index} came before; each item needs a key of its own"
             raise UsageError(msg)
-        self._seen.add(key)
-        self.keys.append(key)
         return key
 
 
@@ -136,7 +185,7 @@ class Source:
         self.error: BaseException | None = None
         self.busy = self._closed = False
         self._iterator: Iterator[Any] | None = None
-        self._inline = type(items) in _BUILT_IN and draw.keys is None
+        self._inline = type(items) in _BUILT_IN and not draw.named
         self._demands: queue.SimpleQueue[int] | None = None
         self._task: asyncio.Task[None] | None = None
         self._demand = asyncio.Event()

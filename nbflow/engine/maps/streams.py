@@ -42,10 +42,11 @@ class Stream:
         items = run.items
         self._recorded = items.handed
         self._position = 0
-        slots = items.handed_slots[: self._recorded]
-        self._names = [items.key_of(slot) for slot in slots] if slots else None
+        self._names = items.handed_keys()
+        if self._names is None and run.draw.keys is not None:  # what went out before it had a key= did so in its places
+            self._names = [str(place) for place in range(self._recorded)]
         self._before = frozenset(self._names or ())
-        self._frontier = 0 if self._names is not None or run.draw.keys is not None else self._recorded
+        self._frontier = self._recorded if self._names is None else 0
         self._out: deque[str] = deque()
         self._page: dict[str, Kept] = {}
         self._outcome: tuple[bool, Any] | None = None
@@ -83,7 +84,7 @@ class Stream:
                 out.append(at)
             self._frontier += 1
         if out:
-            fields["out"] = len(out) if draw.keys is None else out
+            fields["out"] = len(out) if self._names is None else out
             self._out.extend(out)
         return len(out)
 
