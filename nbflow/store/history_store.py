@@ -77,8 +77,9 @@ class FileStore:
         self._closed = self._forked = False
         self._sources: dict[str, str] = {}
         self._views_seen = False
-        layout.prepare()
-        self.folder_id = layout.folder_id()
+        with layout.refusals():
+            layout.prepare()
+            self.folder_id = layout.folder_id()
         lease = leases.Lease(layout, leases.own_holder(self.engine_id, notebook))
         self._desk = Desk(layout, self.engine_id, self._clock, Database(layout), lease, leases.News(layout))
         self._loader = Loader(self._desk, lock_timeout, self._tell)
@@ -87,7 +88,8 @@ class FileStore:
             self._loader.call(self._entrance.open)
             self.created = self._entrance.created
             self.uid = self._desk.uid
-            self._journal = journals.Journal(layout.journal, self.engine_id, self.uid, self._acknowledge, segment=segment)
+            with layout.refusals():
+                self._journal = journals.Journal(layout.journal, self.engine_id, self.uid, self._acknowledge, segment=segment)
             self._desk.take(self._journal)
         except BaseException:
             self._loader.stop(1.0)
@@ -223,7 +225,8 @@ class FileStore:
 
     def moved(self) -> bool:
         """Whether others have written since the last look."""
-        return self._desk.counter.read() != self._desk.noticed
+        with self._layout.refusals():
+            return self._desk.counter.read() != self._desk.noticed
 
     def look(self, then: Callable[[], None]) -> None:
         """Look at what others wrote, then call *then*; see `Store.look`."""
@@ -286,7 +289,8 @@ class FileStore:
         """Whether that engine lives; None where it cannot be known."""
         if owner.engine == self.engine_id:
             return not self._closed
-        return leases.alive(self._layout, owner)
+        with self._layout.refusals():
+            return leases.alive(self._layout, owner)
 
     def save_source(self, code_hash: str, text: str) -> None:
         """Keep a source text once per hash; it goes through the journal, so it never waits for the file."""
@@ -354,7 +358,8 @@ class FileStore:
                 return None
 
         known = {"entries": self._ask(count), "uid": self.uid, "warnings": list(self.warnings)}
-        return upkeep.facts(self._loader, self._journal.synced) | known
+        with self._layout.refusals():
+            return upkeep.facts(self._loader, self._journal.synced) | known
 
     # -- keeping house ------------------------------------------------------------------------------------------------
 
