@@ -101,6 +101,8 @@ class MapRun:
         body = self._about() | marks
         if (total := total_of(asked.items)) is not None:
             body["total"] = total
+        if (known := self.live.history.steps.get(self.call.key)) is not None:
+            body["started_at"] = known.started_at.isoformat()  # when it was first called
         entry = activation.record(Kind.MAP_STARTED, self.call.key, body)
         if entry is None:
             return
