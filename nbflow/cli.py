@@ -20,8 +20,9 @@ from nbflow.core.names import quoted
 from nbflow.engine import current
 from nbflow.engine.commands import Answer, Call, Command, Front, commands, instance_facts
 from nbflow.engine.recovery import register_all
-from nbflow.errors import NbflowError, StoreError, UndecodableError, UsageError, WaitTimeoutError
+from nbflow.errors import NbflowError, StoreError, UndecodableError, UsageError, WaitTimeoutError, refusal
 from nbflow.printing import say
+from nbflow.store.layout import Layout
 from nbflow.store.wording import going_on_text, items_of_all_text, items_text, standing_text
 
 if TYPE_CHECKING:
@@ -45,10 +46,12 @@ class Shell:
         """An engine of this process on the store; only `run` makes one where there is none."""
         from nbflow.engine.engine import Engine
 
-        path = Path(self.store or Path(".nbflow", "history.duckdb"))
-        if not notebook and str(path) != ":memory:" and not path.exists():
-            message = f"no history at {str(path.absolute())!r}; go to the folder of the notebook, or say --store PATH"
-            raise UsageError(message)
+        path = self.store or os.path.join(".nbflow", "history.duckdb")
+        if not notebook and path != ":memory:":
+            file = Layout.of(path).file
+            if not file.exists():
+                message = f"no history at {str(file)!r}; go to the folder of the notebook, or say --store PATH"
+                raise UsageError(message)
         return Engine(self.store, notebook=notebook)
 
     def say(self, answer: Answer) -> None:
@@ -111,13 +114,16 @@ def _json_option(*, hidden: bool = False) -> click.Option:
 
 
 class _Front(click.Group):
-    """The commands; what click prints by itself may meet a full disk too."""
+    """The commands; what click prints by itself may meet a full disk too. What they meet themselves they say themselves."""
 
     def main(self, *args: Any, **more: Any) -> Any:
         """Run a command and end the process."""
         try:
             return super().main(*args, **more)
         except OSError as error:
+            if isinstance(wrong := error.__context__, click.ClickException):  # it could not be told what is wrong
+                printing.mute(sys.stderr)
+                sys.exit(wrong.exit_code)
             printing.mute(sys.stdout)
             _say_unwritten(error)
             sys.exit(UNWRITTEN)
@@ -178,6 +184,10 @@ def _acted(act: Callable[[], int]) -> int:
     except NbflowError as error:
         say(f"nbflow: {error}", err=True)
         return ERRORED if isinstance(error, StoreError) else USAGE
+    except OSError as error:  # what the answer met is kept by `printing`: this is none of writing it
+        place = "" if error.filename is None else f"{quoted(os.fsdecode(error.filename))}: "
+        say(f"nbflow: {place}{refusal(error)}, and try again", err=True)
+        return ERRORED
     except KeyboardInterrupt:
         say("nbflow: stopped; what runs elsewhere keeps running", err=True)
         return 130
@@ -297,7 +307,7 @@ def _run_class(shell: Shell, given: Mapping[str, Any], params: Any, module: Modu
 
 
 def _load(file: Path, name: str) -> tuple[ModuleType, type]:
-    if not file.is_file():
+    if not os.path.isfile(file):
         message = f"there is no file {str(file)!r}"
         raise UsageError(message)
     spec = importlib.util.spec_from_file_location(file.stem, file)

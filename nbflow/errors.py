@@ -4,6 +4,7 @@
 user code that catches `Exception` must not be able to swallow them (S42).
 """
 
+import errno
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -120,6 +121,24 @@ class RetryAfter(NbflowError):  # noqa: N818 - the public name, after the HTTP h
 
 class StopSignal(BaseException):
     """Ends an activation from inside (pause, terminate, delete, lost ownership): the first step call raises it (S42)."""
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
+
+
+def refusal(error: OSError) -> str:
+    """Why the system refuses to write and what to do about it, for a message."""
+    if error.errno in _FULL:
+        return "no space left on the disk; free some"
+    if error.errno in _NO_DESCRIPTOR:
+        return f"{error.strerror or error}; close some"
+    return f"{error.strerror or error}; see what keeps this user from writing there"
+
+
+def passes(error: OSError) -> bool:
+    """Whether it is no matter of what was asked for: the same succeeds once there is room, or a descriptor is free."""
+    return error.errno in _FULL or error.errno in _NO_DESCRIPTOR
 
 
 def listed(names: Sequence[str], limit: int = 10) -> str:

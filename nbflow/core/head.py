@@ -20,6 +20,9 @@ _encode = msgspec.json.Encoder().encode
 _ANY_TIME = frozenset({Kind.CLAIMED, Kind.RELEASED, Kind.EVENT, Kind.DELETED})
 
 
+_STOPPED = ErrorInfo("InstanceFailedError", "terminated while it was rolled back: handlers that had not ended did not run", "")
+
+
 def moment(text: str | None) -> datetime | None:
     """An instant of an entry's body."""
     return None if text is None else datetime.fromisoformat(text)
@@ -83,6 +86,7 @@ class Head:
     generation: int = 0
     redone: int = 0
     terminating: bool = False
+    rolling_back: bool = False
 
     @property
     def finished(self) -> bool:
@@ -168,22 +172,29 @@ class Head:
         self._ended(entry)
 
     def _ended(self, entry: Entry) -> None:
-        self.ended_at, self.in_activation, self.interrupted = entry.recorded_at, False, None
+        self.ended_at, self.in_activation, self.interrupted, self.rolling_back = entry.recorded_at, False, None, False
         if (rollback := entry.body.get("rollback")) is not None:
             self.rollback = (rollback[0], error_info(rollback[1]))
 
+    def _terminated(self, entry: Entry) -> None:
+        stopped = self.rolling_back
+        self._ended(entry)
+        self.error = None
+        if stopped and self.rollback is None:  # at once: what its handlers still had to undo is not undone (S43, S48)
+            self.rollback = ("failed", _STOPPED)
+
     def _rolling_back(self, entry: Entry) -> None:
-        self.error = entry.body.get("error")
+        self.error, self.rolling_back = entry.body.get("error"), True
         self.terminating = bool(entry.body.get("terminate"))  # as it was recorded before there was `terminating`
 
     def _terminating(self, _entry: Entry) -> None:
-        self.error, self.terminating, self.in_activation = None, True, False
+        self.error, self.terminating, self.rolling_back, self.in_activation = None, True, True, False
 
     def _retried(self, entry: Entry) -> None:
         if entry.kind is Kind.RESTARTED or entry.body.get("keep_below") is not None:
             self.redone += 1
         self.error, self.ended_at, self.rollback, self.deaths = None, None, None, 0
-        self.output, self.output_body, self.terminating = None, {}, False
+        self.output, self.output_body, self.terminating, self.rolling_back = None, {}, False, False
 
     def _restarted(self, entry: Entry) -> None:
         self._retried(entry)
@@ -212,7 +223,7 @@ _ON = {
     Kind.RESUMED: Head._resumed,
     Kind.COMPLETED: Head._completed,
     Kind.ERRORED: Head._errored,
-    Kind.TERMINATED: Head._ended,
+    Kind.TERMINATED: Head._terminated,
     Kind.RETRIED: Head._retried,
     Kind.RESTARTED: Head._restarted,
     Kind.INTERRUPTED: Head._interrupted,

@@ -12,7 +12,7 @@ from typing import Any
 
 from nbflow.core.head import Head, error_info, fold_head, later, moment
 from nbflow.core.items import HANDED, Items, stream_key
-from nbflow.core.maps import ITEM_KINDS, apply_item, named_map, reopen
+from nbflow.core.maps import ITEM_KINDS, apply_item, describe, named_map, reopen
 from nbflow.core.model import (
     CANCELS,
     ENDS,
@@ -162,8 +162,7 @@ class History:
         step.rollback = body.get("rollback", step.rollback)
         step.sensitive = body.get("sensitive", step.sensitive)
         if step.items is not None:
-            self.delivered += [stream_key(key)] * step.items.describe(body)
-            step.items.order_at_end = self.last_order
+            describe(self, step, body)
         if kind in ENDS:
             step.state, step.value, step.error = _FINISHED, entry.value, None
             self._end(step, entry)

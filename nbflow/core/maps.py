@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from nbflow.core.head import moment
 from nbflow.core.items import stream_key
 from nbflow.core.model import ENDED, Entry, Kind, StepKey, StepState, StepType
 
@@ -30,6 +31,15 @@ def apply_item(history: "History", entry: Entry) -> None:
         items.order_at_failure = history.last_order
     if step.state not in ENDED:
         step.state, step.due_at = items.doing()
+
+
+def describe(history: "History", step: "StepRecord", body: dict[str, Any]) -> None:
+    """Fold in what an entry says of a map as a whole; it began when it was first called, before its first item did."""
+    assert step.items is not None
+    history.delivered += [stream_key(step.key)] * step.items.describe(body)
+    step.items.order_at_end = history.last_order
+    if (began := moment(body.get("started_at"))) is not None:
+        step.started_at = min(step.started_at, began)
 
 
 def reopen(history: "History", key: StepKey, item: str | None = None) -> None:

@@ -21,7 +21,7 @@ before the dot. What each kind carries in `body` (JSON) and `value` (an encoded 
     restarted      by, keep_below: steps with a lower order are kept (S44), [item]: map, count and key of one item that is
                    dropped with the map's end; the entry's token is new
     terminated     by; the entry's token is new
-    rolling_back   error: handlers run now (S46)
+    rolling_back   error: handlers run now (S46); the instance has it until it is terminated
     terminating    by: the same, and it then ends as terminated (S49); the entry's token is new where somebody else says so
     completed      preview, output_type, [json], [uri], rollback                          value = output
     errored        error, rollback
@@ -43,7 +43,8 @@ before the dot. What each kind carries in `body` (JSON) and `value` (an encoded 
     sleep.started  order, due_at                  sleep.finished   order, started_at      sleep.cancelled
     child.started  order, workflow, id: the instance it waits for, which child.failed and child.cancelled repeat; ends as
                    do.… ends
-    map.started    order, config, [rollback], [total], [rate]: starts and seconds; key None is the map, a key an item of it
+    map.started    order, config, [rollback], [total], [rate]: starts and seconds, [started_at]: when it was first called, where
+                   that was before; key None is the map, a key an item of it
     map.finished   order, started_at, total, failed: all items have ended, [stale]: the first whose content was not what is
                    recorded of them, [served]: code_hash, [bound] of the first that ended under other code than the
                    map's (S57), [gone]: how many have finished and failed that are items no more

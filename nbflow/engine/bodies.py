@@ -21,10 +21,10 @@ from nbflow.engine.context import bind, context_of, is_async
 from nbflow.engine.delays import DelayQuestion, may_retry
 from nbflow.engine.executors.bodies import HERE, OnExecutors
 from nbflow.engine.loop import ACTIVATION
-from nbflow.engine.outputs import body_of, encode_result, has_references, is_light, record_bytes, with_values, withheld
+from nbflow.engine.outputs import body_of, encode_value, has_references, is_light, record_bytes, with_values, withheld
 from nbflow.engine.threads import Outcome, ThreadJob
 from nbflow.engine.timers import Timer
-from nbflow.errors import NotSerialisableError, RetryAfter, StepTimeoutError, UndecodableError, UsageError
+from nbflow.errors import RetryAfter, StepTimeoutError, UndecodableError, UsageError
 from nbflow.values import failures
 from nbflow.values.nodes import type_name
 
@@ -268,18 +268,12 @@ class Body(OnExecutors):
         elif is_light(result):
             self._encoded(self._encode(result))
         else:
-            self.engine.threads.submit(
-                contextvars.Context(), partial(self._encode, result), lambda made: self._encoded(made[1])
-            )
+            what, make = f"the value of step {str(self.key)!r}", partial(self._encode, result)
+            wanted = lambda: not self._closed  # noqa: E731
+            self.engine.keeping.submit(self.live, what, make, lambda made: self._encoded(made[1]), wanted)
 
     def _encode(self, value: object) -> Outcome:
-        try:
-            return True, encode_result(value, self.live.files, sensitive=self.sensitive)
-        except NotSerialisableError as error:
-            failed = NotSerialisableError(f"step {str(self.key)!r} returned what cannot be stored: {error}")
-            return False, failed.with_traceback(error.__traceback__)
-        except BaseException as error:  # noqa: BLE001 - a full disk, a failing __getattr__: the attempt failed
-            return False, error
+        return encode_value(value, str(self.key), self.live.files, sensitive=self.sensitive)
 
     def _encoded(self, outcome: Outcome) -> None:
         if self._closed:

@@ -128,7 +128,8 @@ class Child:
         if self._gone or self.activation.over:
             return
         self.activation.in_flight += 1
-        self.engine.threads.submit(contextvars.Context(), partial(self._output, child), self._read)
+        what, live = f"the output of child {child.id!r} in step {str(self.call.key)!r}", self.activation.live
+        self.engine.keeping.submit(live, what, partial(self._output, child), self._read, lambda: not self._gone)
 
     def _output(self, child: WorkflowInstance) -> codec.Encoded:
         # Encoded anew: artefacts are not shared between instances.

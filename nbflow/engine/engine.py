@@ -20,6 +20,7 @@ from nbflow.engine.executors.named import Executors
 from nbflow.engine.folds import Folds
 from nbflow.engine.instance import WorkflowInstance
 from nbflow.engine.instances import Instances
+from nbflow.engine.keeping import Keeping
 from nbflow.engine.live import LiveInstance
 from nbflow.engine.logs.output import Outputs
 from nbflow.engine.loop import LoopThread
@@ -99,7 +100,7 @@ class Engine:
         self.timers = Timers(self.thread, self.clock)
         self.threads = BodyThreads(self.thread, max_threads, "nbflow-body")
         self._executors, self.default_executor = Executors(self), default_executor
-        self.ends, self.schedules = Ends(self), Schedules(self)
+        self.ends, self.schedules, self.keeping = Ends(self), Schedules(self), Keeping(self)
         self.slots, self.waiting = Slots(max_running), Waiting()
         self.closing = self.closed = False
         self.failure: StoreError | None = None
@@ -255,6 +256,11 @@ class Engine:
         """The artefacts of an instance."""
         name = f"{head.workflow}/{head.instance_id}"
         return ArtifactFolder(self.store.artifacts, name, allow_pickle=self.allow_pickle)
+
+    @property
+    def trouble(self) -> str:
+        """What keeps something from being recorded now, such as a full disk; it waits. Empty where nothing does."""
+        return self.store.trouble or self.keeping.trouble
 
     def broke(self, error: StoreError) -> None:
         """The store takes nothing more: start nothing more, hand nothing out, and say why to whoever asks."""

@@ -223,11 +223,8 @@ class LiveInstance:
         if is_light(output):
             self._completed(activation, encode_output(output, self.files))
         else:
-            self.engine.threads.submit(
-                contextvars.Context(),
-                partial(encode_output, output, self.files),
-                lambda made: self._completed(activation, made[1]),
-            )
+            make, wanted = partial(encode_output, output, self.files), lambda: self.activation is activation
+            self.engine.keeping.submit(self, "the output", make, lambda made: self._completed(activation, made[1]), wanted)
 
     def _completed(self, activation: Activation, encoded: Any) -> None:
         if self.lost or self.activation is not activation or self.history.head.finished:

@@ -10,7 +10,7 @@ from nbflow.core.history import StepRecord
 from nbflow.core.model import StepType
 from nbflow.errors import NotSerialisableError, UndecodableError
 from nbflow.values import codec, failures, sealing, staging
-from nbflow.values.artifacts import ArtifactFolder, ArtifactRef
+from nbflow.values.artifacts import ArtifactFolder, ArtifactRef, UnwrittenError
 
 _SCALARS = frozenset({type(None), bool, int, float})
 _FEW, _SHORT = 64, 4096
@@ -72,6 +72,23 @@ def encode_result(value: object, files: ArtifactFolder, *, sensitive: bool) -> c
     return codec.Encoded(sealing.sealed(whole.data, files), whole.type, None, None, {})
 
 
+def encode_value(value: object, step: str, files: ArtifactFolder, *, sensitive: bool) -> tuple[bool, Any]:
+    """Encode what a body gave, or say why its attempt has failed.
+
+    Raises:
+        UnwrittenError: the disk refuses it now: the body has ended well, and its value waits.
+    """
+    try:
+        return True, encode_result(value, files, sensitive=sensitive)
+    except UnwrittenError:
+        raise
+    except NotSerialisableError as error:
+        failed = NotSerialisableError(f"step {step!r} returned what cannot be stored: {error}")
+        return False, failed.with_traceback(error.__traceback__)
+    except BaseException as error:  # noqa: BLE001 - a failing __getattr__: the attempt failed
+        return False, error
+
+
 def withheld(record: dict[str, Any]) -> dict[str, Any]:
     """An error as it may be shown where its step is sensitive: its class only."""
     return {"type": record.get("type", ""), "message": REDACTED, "traceback": ""}
@@ -97,7 +114,12 @@ def tells_of(error: BaseException | None, secrets: list[BaseException]) -> bool:
 def record_bytes(record: dict[str, Any], files: ArtifactFolder) -> bytes:
     """The whole record of a sensitive error, as the entry's value: for `run`, not for displays."""
     data = b"e" + msgspec.json.encode(record)
-    return sealing.sealed(data, files) if sealing.wanted() else data
+    if not sealing.wanted():
+        return data
+    try:
+        return sealing.sealed(data, files)
+    except UnwrittenError:  # a long one stands in the history itself then
+        return sealing.sealed(data, None)
 
 
 def failure_of(step: StepRecord, files: ArtifactFolder, original: BaseException | None) -> tuple[bool, BaseException]:
@@ -157,9 +179,11 @@ def has_references(fn: Callable[..., Any], args: Iterable[Any]) -> bool:
 
 
 def encode_output(output: object, files: ArtifactFolder) -> codec.Encoded | BaseException:
-    """Encode what `run` gave; an error where that cannot be stored."""
+    """Encode what `run` gave; an error where that cannot be stored, raised where the disk refuses it only now."""
     try:
         return codec.encode(output, files)
+    except UnwrittenError:
+        raise
     except NotSerialisableError as error:
         return NotSerialisableError(f"`run` returned what cannot be stored: {error}")
     except BaseException as error:  # noqa: BLE001 - whatever keeps the output from being stored fails the instance

@@ -82,6 +82,8 @@ def _not_yet(instance: "WorkflowInstance", timeout: float) -> str:
     still = f"instance {instance.id!r} is still {view.status} after {timeout:g} seconds"
     if view.doubtful:
         return f"{still}: {view.why_interrupted}"
+    if view.here and (trouble := instance.engine.trouble):
+        return f"{still}: {trouble}"
     if view.here or view.status in FINISHED or (view.owner is not None and view.owner_alive is not False):
         return f"{still}; it goes on"
     who = "nobody runs it" if view.owner is None else f"its kernel is gone ({view.owner}) and nobody runs it"

@@ -149,8 +149,9 @@ class CommandLine:
         path = call.words.get("PATH")
         if path is not None:
             self._magics.switch_store(path)
-        facts = self._magics.engine().store.facts()
-        return self._show_answer(Answer("", ("fact", "value"), [(name, value) for name, value in facts.items()]))
+        engine = self._magics.engine()
+        facts = {**engine.store.facts(), "trouble": engine.trouble or None}
+        return self._show_answer(Answer("", ("fact", "value"), list(facts.items())))
 
     def _show(self, instance: "WorkflowInstance") -> "WorkflowInstance":
         self._magics.last_shown = instance

@@ -236,7 +236,7 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
 
     def _send_alive(self, now: float, *, head: bool = False) -> None:
         engine = self._inst.engine
-        trouble = (self._trouble or engine.store.trouble)[:300]
+        trouble = (self._trouble or engine.trouble)[:300]
         message = {"type": "alive", "engine": engine.engine_id, "seq": self._seq, "trouble": trouble}
         if head:
             view = _silently(self._inst.view)

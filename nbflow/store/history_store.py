@@ -6,10 +6,9 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
-
-import duckdb
 
 from nbflow import ids
 from nbflow.clock import Clock, SystemClock
@@ -74,11 +73,11 @@ class FileStore:
         self.path: Path | None = layout.file
         self.artifacts = layout.artifacts
         self._closing = threading.Lock()
-        self._closed = self._forked = False
+        self._closed = self._forked = self._views_seen = False
         self._sources: dict[str, str] = {}
-        self._views_seen = False
-        layout.prepare()
-        self.folder_id = layout.folder_id()
+        with layout.refusals():
+            layout.prepare()
+            self.folder_id = layout.folder_id()
         lease = leases.Lease(layout, leases.own_holder(self.engine_id, notebook))
         self._desk = Desk(layout, self.engine_id, self._clock, Database(layout), lease, leases.News(layout))
         self._loader = Loader(self._desk, lock_timeout, self._tell)
@@ -87,7 +86,8 @@ class FileStore:
             self._loader.call(self._entrance.open)
             self.created = self._entrance.created
             self.uid = self._desk.uid
-            self._journal = journals.Journal(layout.journal, self.engine_id, self.uid, self._acknowledge, segment=segment)
+            with layout.refusals():
+                self._journal = journals.Journal(layout.journal, self.engine_id, self.uid, self._acknowledge, segment=segment)
             self._desk.take(self._journal)
         except BaseException:
             self._loader.stop(1.0)
@@ -223,7 +223,8 @@ class FileStore:
 
     def moved(self) -> bool:
         """Whether others have written since the last look."""
-        return self._desk.counter.read() != self._desk.noticed
+        with self._layout.refusals():
+            return self._desk.counter.read() != self._desk.noticed
 
     def look(self, then: Callable[[], None]) -> None:
         """Look at what others wrote, then call *then*; see `Store.look`."""
@@ -302,7 +303,8 @@ class FileStore:
         """Whether that engine lives; None where it cannot be known."""
         if owner.engine == self.engine_id:
             return not self._closed
-        return leases.alive(self._layout, owner)
+        with self._layout.refusals():
+            return leases.alive(self._layout, owner)
 
     def save_source(self, code_hash: str, text: str) -> None:
         """Keep a source text once per hash; it goes through the journal, so it never waits for the file."""
@@ -339,13 +341,11 @@ class FileStore:
         """Run *query* read-only over everything recorded; see `Store.sql`."""
         asked = queries.checked(query, self._layout, files=files)
 
-        def run(connection: duckdb.DuckDBPyConnection) -> Any:
-            return queries.run(asked, connection, queries.file_attached(self._layout), files=files)
-
         def job() -> Any:
             self._loader.after(Session.load_all, self._see_to_views)
             connection = connect(threads=None, memory=None)
-            return self._loader.query(connection, lambda: self._loader.leased(lambda: run(connection)))
+            work = partial(queries.run, asked, connection, queries.file_attached(self._layout), files=files)
+            return self._loader.query(connection, lambda: self._loader.leased(work))
 
         return self._ask(job)
 

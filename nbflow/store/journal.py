@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from nbflow.clock import SystemClock, pause
-from nbflow.errors import NbflowError, StoreError
+from nbflow.errors import NbflowError, StoreError, refusal
 from nbflow.store import lines
 from nbflow.store.descriptor import Descriptor
 from nbflow.store.files import open_own
@@ -31,7 +31,6 @@ SEGMENT = 16 * 1024 * 1024
 _BATCH = 10_000
 _RETRY = 0.1
 _QUICK = 0.001  # seconds: a sync that takes longer is left to the journal's thread
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _DELETED = "was deleted while its engine was at work: nothing more can be recorded; restart this kernel"
 _log = logging.getLogger("nbflow")
 _monotonic = SystemClock().monotonic
@@ -41,11 +40,7 @@ class _NotNowError(Exception):
     """The system refuses to write now, as it says; the same bytes are written to the same place later."""
 
     def __init__(self, error: OSError) -> None:
-        super().__init__(
-            "no space left on the disk; free some"
-            if error.errno in _FULL
-            else f"{error.strerror or error}; see what keeps this user from writing there"
-        )
+        super().__init__(refusal(error))
 
 
 class Journal:

@@ -156,6 +156,8 @@ class _Life:
             self.code_hash = code_hash or self.code_hash
         elif kind in _ENDS_IT:
             self.ended_at, self.ended_seq = at, seq
+        elif kind in (Kind.ROLLING_BACK, Kind.TERMINATING):
+            self.ended_seq = seq  # the error is told while handlers run, or there is none
         elif kind is Kind.RESTARTED:
             self.started_at = None
             self.anew_seq = self.anew_seq if keep_below else seq

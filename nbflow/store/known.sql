@@ -21,7 +21,7 @@ create table known_instances (
 );
 comment on table known_instances is 'instances that are not deleted, as their entries leave them';
 comment on column known_instances.status is 'as in instances, save that running may be waiting';
-comment on column known_instances.ended_seq is 'the entry that ended it last';
+comment on column known_instances.ended_seq is 'the entry that ended it last, or began to roll it back: the error is there';
 comment on column known_instances.token is 'the claim that holds';
 comment on column known_instances.fence_seq is 'the last claim, restart or termination: an attempt that ran before will never be heard of again';
 comment on column known_instances.anew_seq is 'the last restart of all steps: events before it are dropped';
@@ -33,7 +33,7 @@ create table known_values (
   error_message varchar
 );
 comment on table known_values is 'what instances were given and gave, beside each other: in entries they lie far apart';
-comment on column known_values.seq is 'the entry: created, completed or errored';
+comment on column known_values.seq is 'the entry: created, completed, errored or rolling_back';
 comment on column known_values.json is 'its value, where that has a JSON form';
 
 create table known_steps (

@@ -1,11 +1,14 @@
 """Where the files of a store are: everything beside the real path of the DuckDB file."""
 
+import errno
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from nbflow.errors import StoreError, UsageError
+from nbflow.core.names import quoted
+from nbflow.errors import StoreError, UsageError, passes, refusal
 from nbflow.store.files import strangers, write_own
 
 DEFAULT = Path(".nbflow") / "history.duckdb"
@@ -26,7 +29,11 @@ class Layout:
     @classmethod
     def of(cls, path: str | os.PathLike[str] | None) -> "Layout":
         """The layout for a DuckDB file, the default one for None; nothing is made."""
-        file = Path(os.path.realpath(DEFAULT if path is None else Path(path).expanduser()))
+        try:
+            file = Path(os.path.realpath(DEFAULT if path is None else Path(path).expanduser()))
+        except FileNotFoundError as error:
+            msg = f"{str(path or DEFAULT)!r} stands in no folder: the working directory was removed; go to one that is there"
+            raise StoreError(msg) from error
         try:
             is_folder = file.is_dir()
         except OSError as error:  # a folder above it is closed to this user
@@ -34,10 +41,14 @@ class Layout:
         if is_folder:
             msg = f"{str(file)!r} is a folder, not a DuckDB file: name a file in it, such as 'history.duckdb'"
             raise UsageError(msg)
-        if (file.parent.name, file.name) == DEFAULT.parts[-2:]:
-            return cls(file, file.parent)
-        stem = file.name.removesuffix(".duckdb")
-        return cls(file, file.with_name(f"{stem}.nbflow"))
+        default = (file.parent.name, file.name) == DEFAULT.parts[-2:]
+        layout = cls(file, file.parent if default else file.with_name(f"{file.name.removesuffix('.duckdb')}.nbflow"))
+        try:
+            layout.beside("holder.json").lstat()  # the longest name that it needs; said before anything is made
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:
+                raise _too_long(file) from error
+        return layout
 
     @property
     def journal(self) -> Path:
@@ -99,6 +110,25 @@ class Layout:
         except OSError as error:
             raise unwritable(self.folder, error) from error
 
+    @contextmanager
+    def refusals(self) -> Iterator[None]:
+        """Say as errors of the store what the system refuses meanwhile."""
+        try:
+            yield
+        except OSError as error:
+            raise self.refused(error) from error
+
+    def refused(self, error: OSError) -> StoreError | UsageError:
+        """What to say where the system refuses something about a file of the store that was expected to work."""
+        name = error.filename2 or error.filename  # of two, the one that is written
+        path = Path(os.fsdecode(name)) if isinstance(name, str | bytes) else self.folder
+        if passes(error) or error.errno == errno.ENAMETOOLONG:
+            return unwritable(path, error)
+        return StoreError(
+            f"{str(path)!r} of the store {str(self.file)!r}: {error.strerror or error}; see what keeps this user from it, "
+            f"and try again"
+        )
+
     def folder_id(self) -> str:
         """The journal folder as the system knows it: a copy of it is another one (S52)."""
         status = self.journal.stat()
@@ -114,8 +144,16 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def unwritable(path: Path, error: OSError) -> StoreError:
+def _too_long(path: Path) -> UsageError:
+    return UsageError(f"{quoted(str(path))} is too long for a file of this system; name the store by a shorter path")
+
+
+def unwritable(path: Path, error: OSError) -> StoreError | UsageError:
     """What to say where the system refuses to write."""
+    if error.errno == errno.ENAMETOOLONG:
+        return _too_long(path)
+    if passes(error):
+        return StoreError(f"{str(path)!r} cannot be written: {refusal(error)} and try again")
     return StoreError(
         f"{str(path)!r} cannot be written: {error.strerror or error}; give this user write access, "
         f"or name another file with NBFLOW_STORE or Engine(path)"

@@ -207,9 +207,12 @@ class LifeLock:
             os.fdatasync(held.number)  # a lock that says nothing was harmed, then, and not left so by a power cut
             temporary.replace(self.path)
             sync_folder(self.path.parent)
-        except BaseException:
+        except BaseException as error:
             held.close()
-            temporary.unlink(missing_ok=True)
+            with suppress(OSError):
+                temporary.unlink()
+            if isinstance(error, OSError):
+                raise unwritable(self.path, error) from error
             raise
         return held
 

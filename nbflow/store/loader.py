@@ -16,7 +16,7 @@ import duckdb
 
 from nbflow.clock import SystemClock, pause
 from nbflow.core.model import Entry
-from nbflow.errors import StoreError, StoreLockedError
+from nbflow.errors import NbflowError, StoreError, StoreLockedError
 from nbflow.store.database import HeldError
 from nbflow.store.desk import Desk, Opening
 from nbflow.store.session import Session
@@ -81,10 +81,11 @@ class Loader:
             try:
                 result = job()
             except BaseException as error:  # noqa: BLE001 - it belongs to the caller
+                meant = self._meant(error)
                 if future.done():
-                    _log.warning("%s", error)
+                    _log.warning("%s", meant)
                 else:
-                    future.set_exception(error)
+                    future.set_exception(meant)
             else:
                 if not future.done():
                     future.set_result(result)
@@ -231,14 +232,21 @@ class Loader:
         if isinstance(error, duckdb.Error):
             if isinstance(error, duckdb.FatalException):
                 self.desk.database.reset()
-            meant = self.desk.database.translated(error)
-            if isinstance(meant, StoreError):
-                raise meant from error
-            msg = f"DuckDB could not work with {str(layout.file)!r}: {meant}"
+            told = self.desk.database.translated(error)
+            if isinstance(told, StoreError):
+                raise told from error
+            msg = f"DuckDB could not work with {str(layout.file)!r}: {told}"
             raise StoreError(msg) from error
-        if isinstance(error, OSError) and error.errno is not None and error.filename is not None:
-            msg = f"{error.filename!r} of the store {str(layout.file)!r}: {error.strerror}"
-            raise StoreError(msg) from error
+        if (meant := self._meant(error)) is not error:
+            raise meant from error
+
+    def _meant(self, error: BaseException) -> BaseException:
+        """The error of ours for what the system refuses; others as they are."""
+        if not isinstance(error, OSError) or isinstance(error, NbflowError):
+            return error
+        meant = self.desk.layout.refused(error)
+        meant.__cause__ = error
+        return meant
 
     def _locked(self, holder: str, seconds: float) -> StoreLockedError:
         self.held_by = holder
@@ -305,9 +313,10 @@ class Loader:
         except StoreLockedError:
             self._next_load = self._time.monotonic() + CLASH
         except Exception as error:  # noqa: BLE001 - the journal has it all; it is tried again
-            if str(error) != str(self.trouble):
-                _log.warning("%s", error)
-            self.trouble = error if isinstance(error, StoreError) else StoreError(str(error))
+            meant = self._meant(error)
+            if str(meant) != str(self.trouble):
+                _log.warning("%s", meant)
+            self.trouble = meant if isinstance(meant, StoreError) else StoreError(str(meant))
             self._next_load = self._time.monotonic() + TROUBLE
             self.held_by = self.held_by or "trouble"
         else:

@@ -19,7 +19,7 @@ select
   coalesce(bool_or(e.step is not null and e.whole is not true), false),
   coalesce(bool_or(e.kind = 'created'), false),
   coalesce(bool_or(e.step is null and e.kind not in {_ASIDE}), false),
-  coalesce(bool_or(e.kind in ('completed', 'errored')), false),
+  coalesce(bool_or(e.kind in ('completed', 'errored', 'rolling_back')), false),
   coalesce(bool_or(e.kind = 'deleted'), false),
   coalesce(bool_or(e.kind in ('restarted', 'retried')), false),
   coalesce(min(e.token) filter (e.token > 0), 0),
@@ -56,13 +56,14 @@ select
     when value >= 'j'::blob and value < 'k'::blob then try_cast(try(decode(value))[2:] as json)
     else try_cast(try(body ->> '$.json') as json)
   end,
-  case when kind = 'errored' then try(body ->> '$.error.type') end,
+  case when kind in ('errored', 'rolling_back') then try(body ->> '$.error.type') end,
   case
-    when kind = 'errored' and sensitive and try(body ->> '$.error.message') is not null then '[REDACTED]'
-    when kind = 'errored' then try(body ->> '$.error.message')
+    when kind not in ('errored', 'rolling_back') then null
+    when sensitive and try(body ->> '$.error.message') is not null then '[REDACTED]'
+    else try(body ->> '$.error.message')
   end
 from nb.entries
-where seq > $1 and kind in ('created', 'completed', 'errored')
+where seq > $1 and kind in ('created', 'completed', 'errored', 'rolling_back')
 """
 
 # Owners and claims first: what they make void decides what counts.

@@ -2,13 +2,16 @@
 
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import duckdb
 
 from nbflow.clock import SystemClock
 from nbflow.errors import StoreError, UsageError
 from nbflow.store import contents, mending, migrate, segments
-from nbflow.store.database import NEW, keep_private, quoted
+from nbflow.store.database import NEW, keep_private, quoted, translated
 from nbflow.store.layout import Layout, sync_folder
 from nbflow.store.lease import lives
 from nbflow.store.loader import Loader
@@ -25,15 +28,16 @@ def facts(loader: Loader, synced: int) -> dict[str, Any]:
     """What can be told of a store without its file: where it is, who holds it, what waits in the journal."""
     desk = loader.desk
     folder = desk.layout.journal
-    return {
-        "path": str(desk.layout.file),
-        "size": desk.layout.file.stat().st_size,
-        "journalled": segments.count_entries(folder, desk.engine, desk.own, synced),
-        "holder": loader.held_by,
-        "trouble": str(trouble) if (trouble := loader.trouble_of_writing) is not None else None,
-        "engines": sum(bool(lives(folder, engine)) for engine in segments.engines(folder)),
-        "schema": migrate.SCHEMA,
-    }
+    with desk.layout.refusals():
+        return {
+            "path": str(desk.layout.file),
+            "size": desk.layout.file.stat().st_size,
+            "journalled": segments.count_entries(folder, desk.engine, desk.own, synced),
+            "holder": loader.held_by,
+            "trouble": str(trouble) if (trouble := loader.trouble_of_writing) is not None else None,
+            "engines": sum(bool(lives(folder, engine)) for engine in segments.engines(folder)),
+            "schema": migrate.SCHEMA,
+        }
 
 
 def entries(loader: Loader) -> int | None:
@@ -55,11 +59,27 @@ def backup(loader: Loader, target: Layout) -> Path:
         there = target.file if target.file.exists() else target.folder
         msg = f"{str(there)!r} exists: a backup never overwrites; name another file"
         raise UsageError(msg)
-    target.prepare()
-    loader.after(Session.load_all, lambda session: _copy(session, target.file, str(target.artifacts)))
-    shutil.copytree(loader.desk.layout.artifacts, target.artifacts, ignore=contents.strange, dirs_exist_ok=True)
-    _sync_file(target.file)
+    try:
+        with target.refusals():
+            target.prepare()
+            loader.after(Session.load_all, lambda session: _copy_to(session, target))
+            _copy_files(loader.desk.layout.artifacts, target)
+            _sync_file(target.file)
+    except BaseException:  # what is there of it would be in the way of the next one, and pass for a whole one
+        shutil.rmtree(target.folder, ignore_errors=True)
+        for left in (target.file, target.wal):
+            with suppress(OSError):
+                left.unlink()
+        raise
     return target.file
+
+
+def _copy_files(artifacts: Path, target: Layout) -> None:
+    def copy(source: str, place: str) -> None:
+        with target.refusals():  # of the first that fails: `copytree` would go on, and tell of all
+            shutil.copy2(source, place)
+
+    shutil.copytree(artifacts, target.artifacts, ignore=contents.strange, dirs_exist_ok=True, copy_function=copy)
 
 
 def compact(loader: Loader) -> tuple[int, int]:
@@ -101,6 +121,16 @@ def _tidy(layout: Layout, session: Session) -> None:
             folder.rmdir()
         except OSError:
             pass  # filled at this moment
+
+
+def _copy_to(session: Session, target: Layout) -> None:
+    try:
+        _copy(session, target.file, str(target.artifacts))
+    except duckdb.Error as error:  # the disk of the target may be another one
+        told = translated(error, target)
+        if isinstance(error, duckdb.FatalException) or not isinstance(told, StoreError):
+            raise
+        raise told from error
 
 
 def _copy(session: Session, file: Path, artifacts: str | None) -> None:

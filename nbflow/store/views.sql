@@ -126,8 +126,8 @@ select
   i.ended_at,
   p.json as params,
   case when i.status = 'complete' then o.json end as output,
-  case when i.status = 'errored' then o.error_type end as error_type,
-  case when i.status = 'errored' then o.error_message end as error_message,
+  case when i.status in ('errored', 'rollingBack') then o.error_type end as error_type,
+  case when i.status in ('errored', 'rollingBack') then o.error_message end as error_message,
   i.code_hash,
   i.parent_id
 from main.known_instances as i
@@ -144,8 +144,8 @@ comment on column instances.started_at is 'when run was first called since the l
 comment on column instances.ended_at is 'when it was finished; empty before';
 comment on column instances.params is 'JSON of the parameters, where they have a JSON form';
 comment on column instances.output is 'JSON of what run returned, where it has a JSON form';
-comment on column instances.error_type is 'class of the error that ended it';
-comment on column instances.error_message is 'text of the error that ended it';
+comment on column instances.error_type is 'class of the error that ended it, or for which it is being rolled back';
+comment on column instances.error_message is 'text of that error';
 comment on column instances.code_hash is 'source of the workflow it ran last: hash in sources';
 comment on column instances.parent_id is 'id of the instance that made it';
 

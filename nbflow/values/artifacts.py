@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from nbflow import ids
-from nbflow.errors import UndecodableError, UsageError
+from nbflow.errors import StoreError, UndecodableError, UsageError, refusal
 
 Payload = bytes | Callable[[BinaryIO], None]
 
@@ -26,6 +26,14 @@ _PART = re.compile(r"[A-Za-z0-9_\-][A-Za-z0-9_.\-]*")
 _READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _READ |= getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+
+
+class UnwrittenError(StoreError):
+    """The disk refuses a file now: whoever writes the same again later may succeed; *why* says what keeps it."""
+
+    def __init__(self, path: Path, error: OSError) -> None:
+        self.why = refusal(error)
+        super().__init__(f"{str(path)!r} cannot be written: {self.why} and try again")
 
 
 class ArtifactFolder:
@@ -40,7 +48,7 @@ class ArtifactFolder:
         UsageError: *relative* would leave the root.
     """
 
-    __slots__ = ("_made", "allow_pickle", "path", "relative", "root")
+    __slots__ = ("_made", "_unsynced", "allow_pickle", "path", "relative", "root")
 
     def __init__(self, root: Path, relative: str, *, allow_pickle: bool = False) -> None:
         if not all(_PART.fullmatch(part) for part in relative.split("/")):
@@ -50,6 +58,7 @@ class ArtifactFolder:
         self.relative = relative
         self.path = self.root.joinpath(*relative.split("/"))
         self._made = False
+        self._unsynced: set[Path] = set()
         self.allow_pickle = allow_pickle
 
     def __repr__(self) -> str:
@@ -60,10 +69,19 @@ class ArtifactFolder:
 
         Returns:
             URI, SHA-256 in hex, size in bytes. Content that is there already and undamaged is not written again.
+
+        Raises:
+            UnwrittenError: the disk refuses it now; nothing of it is left there.
         """
         if not _EXT.fullmatch(ext):
             msg = f"{ext!r} is no file extension: use 1 to 12 of a–z and 0–9"
             raise UsageError(msg)
+        try:
+            return self._write(ext, payload)
+        except OSError as error:
+            raise UnwrittenError(self.path, error) from error
+
+    def _write(self, ext: str, payload: Payload) -> tuple[str, str, int]:
         self._make()
         if isinstance(payload, bytes):
             digest = hashlib.sha256(payload).hexdigest()
@@ -76,31 +94,46 @@ class ArtifactFolder:
             uri, path = self._place(digest, ext)
             if not self._holds(path, digest, size):
                 os.replace(temporary, path)
-                _sync_folder(self.path)
+                self._sync(self.path)
             return uri, digest, size
         finally:
             temporary.unlink(missing_ok=True)
 
-    def adopt(self, source: Path, name: str) -> tuple[str, str, int]:
-        """Give a file that is already in this folder its name; durable when this returns.
+    def _sync(self, folder: Path) -> None:
+        """Make the names in a folder last; where that fails, what is written next does it first."""
+        self._unsynced.add(folder)
+        _sync_folder(folder)
+        self._unsynced.discard(folder)
+
+    def adopt(self, source: Path, name: str, digest: str, size: int) -> tuple[str, str, int]:
+        """Give a file that is already in this folder its name; durable when this returns, and no error the second time.
 
         Returns:
-            URI, SHA-256 in hex and size of what was found there.
+            URI, SHA-256 in hex and size of what was found there; *digest* and *size* are what it should be.
 
         Raises:
             UndecodableError: there is no such file.
+            UnwrittenError: the disk refuses it now.
         """
         try:
-            with os.fdopen(os.open(source, _READ), "rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-                size = os.fstat(file.fileno()).st_size
-        except OSError as error:
+            self._make()
+            try:
+                with os.fdopen(os.open(source, _READ), "rb") as file:
+                    found = hashlib.file_digest(file, "sha256").hexdigest(), os.fstat(file.fileno()).st_size
+            except FileNotFoundError:
+                uri, path = self._place(digest, name.rpartition(".")[2])
+                if not self._holds(path, digest, size):
+                    raise
+                return uri, digest, size
+            uri, path = self._place(found[0], name.rpartition(".")[2])
+            os.replace(source, path)
+            self._sync(self.path)
+        except FileNotFoundError as error:
             msg = f"a worker wrote {source.name!r}, and it is not there: {error.strerror}"
             raise UndecodableError(msg, needs=f"file {source.name}") from error
-        uri, path = self._place(digest, name.rpartition(".")[2])
-        os.replace(source, path)
-        _sync_folder(self.path)
-        return uri, digest, size
+        except OSError as error:
+            raise UnwrittenError(self.path, error) from error
+        return uri, *found
 
     def open(self, uri: str, digest: str | None = None) -> BinaryIO:
         """Open an artefact for reading, its content checked first.
@@ -196,6 +229,8 @@ class ArtifactFolder:
 
     def _make(self) -> None:
         """Make the folder and those above it, each only for the user's own eyes."""
+        for folder in tuple(self._unsynced):
+            self._sync(folder)
         if self._made and self.path.is_dir():
             return
         missing = []
@@ -207,7 +242,7 @@ class ArtifactFolder:
             folder = folder.parent
         for folder in reversed(missing):
             folder.mkdir(mode=0o700, exist_ok=True)
-            _sync_folder(folder.parent)
+            self._sync(folder.parent)
         self._check_folder(self.relative)
         self._made = True
 

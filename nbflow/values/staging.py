@@ -67,8 +67,13 @@ class StagingFolder(ArtifactFolder):
         if not sees(str(self.root), self._mark):
             data = _bytes_of(payload)
             return self._note("", ext, hashlib.sha256(data).hexdigest(), len(data), data)
-        self._make()
-        digest, size = write_whole(self.path / name, payload)
+        try:
+            self._make()
+            digest, size = write_whole(self.path / name, payload)
+        except OSError:  # the engine waits for room; here nothing could
+            (self.path / name).unlink(missing_ok=True)
+            data = _bytes_of(payload)
+            return self._note("", ext, hashlib.sha256(data).hexdigest(), len(data), data)
         return self._note(name, ext, digest, size)
 
     def _note(self, source: str, ext: str, digest: str, size: int, data: bytes = b"") -> tuple[str, str, int]:
@@ -94,13 +99,14 @@ def mark(root: Path) -> str:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         text = ids.new_uid()
         temporary = root / f"{MARK}.{text}"
-        write_whole(temporary, text.encode())
         try:
-            os.link(temporary, path)  # never over a mark that somebody else has just made
-        except FileExistsError:
-            text = path.read_text("ascii")
-        except OSError:  # a file system without links
-            os.replace(temporary, path)
+            write_whole(temporary, text.encode())
+            try:
+                os.link(temporary, path)  # never over a mark that somebody else has just made
+            except FileExistsError:
+                text = path.read_text("ascii")
+            except OSError:  # a file system without links
+                os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
         return text
@@ -111,6 +117,7 @@ def publish(staged: list[Staged], files: ArtifactFolder) -> None:
 
     Raises:
         UndecodableError: a file is not there, or not what the worker said it wrote.
+        UnwrittenError: the disk refuses one of them now; the same call may succeed later.
     """
     for each in staged:
         if each.data or not each.source:
@@ -118,7 +125,7 @@ def publish(staged: list[Staged], files: ArtifactFolder) -> None:
             continue
         source = _local(each, files)
         if source is not None:
-            uri, digest, size = files.adopt(source, each.name)
+            uri, digest, size = files.adopt(source, each.name, each.digest, each.size)
         else:
             with _fsspec().open(each.source, "rb") as remote:
                 uri, digest, size = files.write(each.name.rpartition(".")[2], _copying(remote))

@@ -7,7 +7,7 @@ from datetime import timedelta
 import duckdb
 import pytest
 
-from nbflow import Instances, InvalidStatusError, NonRetryableError, UsageError, WorkflowEntrypoint
+from nbflow import Engine, Instances, InvalidStatusError, NonRetryableError, UsageError, WorkflowEntrypoint
 from nbflow.core.model import Kind, Status
 from nbflow.engine.maps.commits import Commits
 from nbflow.store.counts import Work
@@ -1198,3 +1198,58 @@ def test_of_many_items_of_a_finished_map_the_first_are_compared_and_the_number(l
         later.workflow(run)
         later.idle()
         assert later.engine.get("one").step("m").stale is stale
+
+
+@pytest.mark.parametrize("loaded_between", [False, True])
+@pytest.mark.parametrize("ends", ["well", "with a failure"])
+def test_a_map_began_when_it_was_first_called_whoever_tells_it_and_whatever_of_it_ran_again(tmp_path, loaded_between, ends):
+    """API.md §4: `started_at` of the step and of SQL are one; what of a map is read with its end, and what before, is chance."""
+    file, gate, began, broken = tmp_path / "history.duckdb", threading.Event(), threading.Event(), {ends == "with a failure"}
+
+    class Maps(WorkflowEntrypoint):
+        async def run(self, event, step):
+            def body(x):
+                began.set()
+                gate.wait(20)
+                return 1 / (x != 2 or True not in broken)
+
+            await step.map("m", body, [1, 2, 3], retries=0)
+
+    def told(engine, instance):
+        [step] = instance.steps
+        in_sql = engine.sql("select started_at, ended_at, duration_s from steps where key is null").fetchall()
+        seconds = None if step.ended_at is None else (step.ended_at - step.started_at).total_seconds()
+        assert in_sql == [(step.started_at, step.ended_at, seconds)]
+        return step.started_at
+
+    def run_again(engine, act):
+        gate.clear()
+        began.clear()
+        act()
+        assert began.wait(20)
+        if loaded_between:
+            assert told(engine, instance) == at
+        gate.set()
+        instance.wait(20, until="finished")
+        assert told(engine, instance) == at
+
+    with Engine(file) as engine:
+        instance = engine.register(Maps).create("a")
+        assert began.wait(20)
+        if loaded_between:
+            told(engine, instance)
+        gate.set()
+        instance.wait(20, until="finished")
+        at = told(engine, instance)
+    with Engine(file) as engine:
+        instance = engine.instance("a")
+        assert told(engine, instance) == at
+        engine.register(Maps)
+        instance = engine.get("a")
+        if ends == "well":
+            run_again(engine, lambda: instance.restart(from_step=("m", "1")))
+        else:
+            broken.clear()
+            run_again(engine, instance.retry_failed)
+    with Engine(file) as engine:
+        assert told(engine, engine.instance("a")) == at

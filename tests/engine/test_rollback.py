@@ -1,6 +1,7 @@
 """Rollback: which handlers run, in which order, what they are given, and what is left behind (S46 to S50)."""
 
 import asyncio
+import threading
 
 import pytest
 
@@ -335,3 +336,64 @@ def test_terminating_with_rollback_undoes_a_paused_instance_too(engine, clock, p
     clock.advance("1 minute")
     assert (instance.status().status, instance.status().rollback) == (Status.TERMINATED, ("complete", None))
     assert undone == ["a"]
+
+
+def in_sql(engine):
+    return engine.sql("select status, error_type, error_message from instances").fetchall()
+
+
+@pytest.mark.parametrize("ends", ["terminated", "terminated twice", "well"])
+def test_while_and_after_a_rollback_sql_tells_the_error_that_status_tells(tmp_path, ends):
+    """API.md §4, S46: the original error while it is rolled back and after; none of what was terminated (S43)."""
+    file, began, go = tmp_path / "history.duckdb", threading.Event(), threading.Event()
+
+    class Undone(WorkflowEntrypoint):
+        async def run(self, event, step):
+            await step.do("a", lambda: 1, rollback=lambda: (began.set(), go.wait(20)))
+            await step.do("b", lambda: 1, rollback=lambda: None)
+            if ends == "terminated twice":
+                await step.wait_for_event("never", "never")
+            await step.do("c", lambda: 1 / 0, retries=0)
+
+    with Engine(file) as engine:
+        instance = engine.register(Undone).create("a")
+        if ends == "terminated twice":
+            instance.wait(20)
+            instance.terminate(rollback=True)
+        assert began.wait(20)
+        now, error = instance.status(), ("ZeroDivisionError", "division by zero")
+        if ends == "terminated twice":
+            error = (None, None)
+        assert now.status is Status.ROLLING_BACK
+        assert (now.error.type, now.error.message) == error if now.error else error == (None, None)
+        assert in_sql(engine) == [("rollingBack", *error)]
+        if ends == "well":
+            go.set()
+            assert instance.wait(20, until="finished").rollback == ("complete", None)
+        else:
+            instance.terminate()
+            go.set()
+    for _ in range(2):
+        with Engine(file) as engine:
+            now = engine.instance("a").status()
+            if ends == "well":
+                assert (now.status, now.error.type, now.rollback) == (Status.ERRORED, "ZeroDivisionError", ("complete", None))
+                assert in_sql(engine) == [("errored", "ZeroDivisionError", "division by zero")]
+            else:
+                assert (now.status, now.error, now.rollback[0]) == (Status.TERMINATED, None, "failed")
+                assert "handlers that had not ended did not run" in now.rollback[1].message
+                assert in_sql(engine) == [("terminated", None, None)]
+            engine.compact()
+
+
+def test_what_is_terminated_before_anything_is_undone_has_no_rollback(engine):
+    """S48: no handlers ran: None."""
+
+    async def body(event, step):
+        await step.do("a", lambda: 1, rollback=lambda: None)
+        await step.wait_for_event("never", "never")
+
+    instance = run(engine, body)
+    instance.wait(10)
+    instance.terminate()
+    assert (instance.status().rollback, instance.status().error) == (None, None)

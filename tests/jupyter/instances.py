@@ -2,7 +2,6 @@
 
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from types import SimpleNamespace
 
 from msgspec import structs
 
@@ -44,7 +43,7 @@ class Feed:
 class FakeEngine:
     def __init__(self) -> None:
         self.uid, self.engine_id, self.feed = "store-1", "engine-1", Feed()
-        self.store = SimpleNamespace(trouble="")
+        self.trouble = ""
         self.clock, self.live = ManualClock(seconds(60)), {}
 
 

@@ -599,10 +599,10 @@ def test_a_store_that_cannot_be_read_is_said_and_the_panel_goes_on(page) -> None
 
 def test_what_keeps_the_engine_from_recording_is_said_while_it_does(page) -> None:
     page.run(1, answering=True)
-    page.inst.engine.store.trouble = "the journal cannot be written: no space left on the disk"
+    page.inst.engine.trouble = "the journal cannot be written: no space left on the disk"
     told = page.run(10, answering=True)
     assert {message["trouble"] for _, message in told} == {"the journal cannot be written: no space left on the disk"}
-    page.inst.engine.store.trouble = ""
+    page.inst.engine.trouble = ""
     told = page.run(10, answering=True)
     assert {message["trouble"] for _, message in told} == {""}
 

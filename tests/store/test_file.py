@@ -20,6 +20,7 @@ from nbflow.store.history_store import FileStore
 from nbflow.store.layout import Layout
 from tests.store.actors import (
     draft,
+    entry,
     eventually,
     finished,
     held_by_outsider,
@@ -252,6 +253,19 @@ def test_a_store_made_before_logs_were_kept_is_brought_up_to_date(file):
         assert store.sql("select value from meta where key = 'schema'").fetchall() == [(str(NOW),)]
     finally:
         store.close()
+
+
+def test_a_store_of_schema_5_learns_for_which_error_an_instance_is_rolled_back(file):
+    error = {"type": "ValueError", "message": "no more", "traceback": ""}
+    with closing(FileStore(file)) as store:
+        store.append(entry(Kind.ROLLING_BACK, start_instance(store), error=error))
+        store.flush()
+    outside(file, "delete from known_values where error_type is not null; update known_instances set ended_seq = null")
+    outside(file, "update meta set value = '5' where key = 'schema'")
+    with closing(FileStore(file)) as store:
+        told = store.sql("select status, error_type, error_message from instances").fetchall()
+        assert told == [("rollingBack", "ValueError", "no more")]
+        assert store.sql("select value from meta where key = 'schema'").fetchall() == [(str(NOW),)]
 
 
 def forget_what_is_known(file):

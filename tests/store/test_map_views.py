@@ -52,14 +52,14 @@ def lives(draw):
             end = Kind.MAP_CANCELLED if does == "leave" else draw(st.sampled_from([Kind.MAP_FINISHED, Kind.MAP_FAILED]))
             if step.ended or not called or (does != "leave" and step.items.running()):
                 continue
-            pen.write(end, "m", started_at=stories.seconds(1).isoformat(), **going)
+            pen.write(end, "m", started_at=step.started_at.isoformat(), **going)
             continue
         if step.ended and (called or step.state is not StepState.CANCELLED):
             continue  # nothing of it runs, unless a replay under another claim calls it
         called = called and not step.ended
         if not called:  # the replay comes to the map before any of its items runs
             called = True
-            pen.write(Kind.MAP_STARTED, "m", **going)
+            pen.write(Kind.MAP_STARTED, "m", started_at=step.started_at.isoformat(), **going)
         key = draw(st.sampled_from({"begin": free, "again": held}.get(does, running)))
         if does in ("begin", "again"):
             attempts[key] = attempts.get(key, 0) + 1
@@ -91,8 +91,8 @@ def test_a_map_and_its_instance_stand_in_sql_as_in_the_fold(history, entries):
         history.write([each], base)
     assert history.rows("select status from instances") == [(status_of(fold).value,)]
     for step in map(partial(as_told, fold), fold.steps.values()):
-        [told] = history.rows(f"select status, ended_at from steps where name = '{step.key.name}' and key is null")
-        assert told == (step.state.value, step.ended_at)
+        [told] = history.rows(f"select status, started_at, ended_at from steps where name = '{step.key.name}' and key is null")
+        assert told == (step.state.value, step.started_at, step.ended_at)
     records = item_records(History(), the_map, [each for each in entries if each.key is not None and each.step == "m"])
     items = {key: as_told(fold, record) for key, record in records.items()}
     assert {key: item_state(fold, the_map, key) for key in items} == {key: item.state for key, item in items.items()}

@@ -1,6 +1,9 @@
 """A disk that takes no more: full at any moment, read-only in mid-run, a limit on files. Waits, says so, goes on, loses nothing."""
 
+import errno
+import itertools
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -8,11 +11,14 @@ import textwrap
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
+from click.testing import CliRunner
 
 from nbflow import Engine, WorkflowEntrypoint
-from nbflow.errors import StoreError
+from nbflow.cli import main
+from nbflow.errors import StoreError, UsageError, WaitTimeoutError
 from nbflow.store.doctor import Severity, examine
 from nbflow.store.history_store import FileStore
 from tests.store.actors import draft, eventually, finished, names, owner, run, start_instance
@@ -166,22 +172,279 @@ def test_a_death_on_a_full_disk_loses_nothing_that_was_said_to_be_there(disk):
             path.unlink(missing_ok=True)
 
 
-class Keeps(WorkflowEntrypoint):
-    async def run(self, event, step):
-        retries = {"limit": 50, "delay": "100 ms", "backoff": "constant"}
-        return len(await step.do("large", lambda: os.urandom(3 << 20), retries=retries))
+@pytest.mark.parametrize("command", [
+    ("show", "a"), ("list",), ("send-event", "a", "go", "1"), ("pause", "a"), ("terminate", "a"), ("delete", "a"),
+    ("restart", "a"), ("compact",), ("history", "a"), ("wait", "a", "1"), ("schedules",),
+])  # fmt: skip
+def test_of_a_command_on_a_full_disk_nothing_is_called_done(disk, command):
+    """Exit code 5 is for an answer that stdout did not take; here nothing was done (API.md §11)."""
+    file = disk.folder / "history.duckdb"
+    store = FileStore(file)
+    start_instance(store)
+    store.close()
+    before = file.read_bytes()
+    disk.fill()
+    said = CliRunner().invoke(main, ["--store", str(file), *command])
+    assert said.exit_code == 1, said.output
+    assert "no space left on the disk; free some and try again" in said.output
+    assert "done" not in said.output
+    assert file.read_bytes() == before
 
 
-def test_a_large_result_is_kept_once_there_is_room(disk):
-    with Engine(disk.folder / "history.duckdb") as engine:
-        workflow = engine.register(Keeps)
-        disk.fill(500_000)
-        instance = workflow.create("a", {})
-        eventually(lambda: instance.steps and instance.steps[0].error is not None)
-        assert "No space left" in instance.steps[0].error.message
-        assert not list(disk.folder.rglob("*.tmp"))
+def test_a_backup_that_does_not_fit_leaves_nothing_and_names_what_is_full(disk, tmp_path):
+    file = tmp_path / "history.duckdb"
+    with Engine(file) as engine:
+        for name in ("a", "b", "c"):
+            engine.register(Keeps).create(name, {}).wait(30, until="finished")
+        target = disk.folder / "copy.duckdb"
+        with pytest.raises(StoreError, match=r"disk/copy.nbflow.*no space left on the disk; free some and try again"):
+            engine.backup(target)
+        assert list(disk.folder.iterdir()) == []
+        disk.fill(100_000)
+        with pytest.raises(StoreError, match=r"disk/copy.*no space left on the disk; free some and try again"):
+            engine.backup(target)
         disk.free()
-        assert instance.wait(30, until="finished").output == 3 << 20
+        assert list(disk.folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "call", ["open", "pwrite", "pread", "fsync", "fdatasync", "replace", "scandir", "mkdir", "stat", "lstat"]
+)
+def test_whatever_the_system_refuses_while_a_store_opens_is_an_error_of_the_store(tmp_path, monkeypatch, call):
+    """Python callers get a StoreError with an advice, wherever it is met; what could be opened is whole."""
+    file = tmp_path / "history.duckdb"
+    for number, refused in zip(range(12), itertools.cycle([errno.ENOSPC, errno.EIO, errno.EACCES, errno.EMFILE])):
+        with monkeypatch.context() as refusing:
+            real, left = getattr(os, call), [number]
+
+            def refuse(*args, real=real, left=left, refused=refused, **more):
+                if str(args[0]).startswith(str(tmp_path)) or isinstance(args[0], int):
+                    left[0] -= 1
+                    if left[0] == -1:
+                        raise OSError(refused, os.strerror(refused))
+                return real(*args, **more)
+
+            refusing.setattr(os, call, refuse)
+            try:
+                FileStore(file).close()
+            except StoreError as error:
+                assert ";" in str(error), error  # noqa: PT017 - an advice
+    again = FileStore(file)
+    assert again.heads() == []
+    again.close()
+
+
+@pytest.mark.parametrize("name", ["n" * 300 + ".duckdb", "n" * 250 + ".duckdb", "/".join(["n" * 200] * 30)])
+def test_a_name_that_is_too_long_is_wrong_use_before_anything_is_made(tmp_path, name):
+    with pytest.raises(UsageError, match="too long for a file of this system; name the store by a shorter path"):
+        Engine(tmp_path / name)
+    for command in (["list"], ["doctor"], ["run", "flow.py:Flow"]):
+        (tmp_path / "flow.py").write_text(
+            "import nbflow\nclass Flow(nbflow.WorkflowEntrypoint):\n    async def run(self, e, s): ...\n"
+        )
+        place = [part.replace("flow.py", str(tmp_path / "flow.py")) for part in command]
+        said = CliRunner().invoke(main, ["--store", str(tmp_path / name), *place])
+        assert said.exit_code == 2, said.output
+        assert "too long" in said.output
+    assert [path.name for path in tmp_path.iterdir()] == ["flow.py"]
+
+
+def test_a_file_to_run_whose_name_is_too_long_is_not_there(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said = CliRunner().invoke(main, ["run", "f" * 300 + ".py:Flow"])
+    assert said.exit_code == 2, said.output
+    assert "there is no file" in said.output
+
+
+def test_a_working_directory_that_is_gone_is_said(tmp_path):
+    gone = tmp_path / "gone"
+    code = """
+        import os, sys, pathlib, nbflow
+        folder = pathlib.Path(sys.argv[1]); folder.mkdir(); os.chdir(folder); folder.rmdir()
+        try:
+            nbflow.Engine()
+        except nbflow.StoreError as error:
+            print(error)
+        from click.testing import CliRunner
+        from nbflow.cli import main
+        said = CliRunner().invoke(main, ["list"])
+        print(said.exit_code, said.output)
+    """
+    said = run(code, gone, cwd=tmp_path).stdout
+    assert said.count("the working directory was removed; go to one that is there") == 2
+    assert "\n1 nbflow:" in said
+
+
+LARGE = 2 << 20
+RETRIES = {"limit": 3, "delay": "100 ms"}
+
+
+class Keeps(WorkflowEntrypoint):
+    """Values that do not fit on the disk now, of each kind."""
+
+    ran: ClassVar[list[str]] = []
+
+    def made(self, what):
+        self.ran.append(what)
+        return os.urandom(LARGE)
+
+    async def run(self, event, step):
+        match event.payload.get("what", "do"):
+            case "do":
+                return len(await step.do("large", lambda: self.made("do"), retries=RETRIES))
+            case "async":
+
+                async def body():
+                    return self.made("async")
+
+                return len(await step.do("large", body, retries=RETRIES))
+            case "map":
+                return sum(map(len, await step.map("large", self.made, ["map"], retries=RETRIES)))
+            case "output":
+                return await step.do("small", lambda: self.ran.append("output")) or bytes(LARGE)
+            case "child":
+                return len(await step.child("kept", "Gives"))
+
+
+class Gives(WorkflowEntrypoint):
+    async def run(self, event, step):
+        return Keeps.made(Keeps, "child")
+
+
+@pytest.fixture
+def ran(monkeypatch):
+    monkeypatch.setattr(Keeps, "ran", [])
+    return Keeps.ran
+
+
+@pytest.fixture
+def keeping(disk, ran):
+    with Engine(disk.folder / "history.duckdb") as engine:
+        engine.register(Gives)
+        yield engine.register(Keeps)
+
+
+def refused(engine: Engine) -> None:
+    eventually(lambda: "it waits and is written then" in engine.trouble)
+
+
+@pytest.mark.parametrize("what", ["do", "async", "map", "output"])
+def test_a_result_that_does_not_fit_waits_for_room_and_its_body_does_not_run_again(keeping, disk, ran, caplog, what):
+    """S11: a body runs twice only if the kernel dies between its effect and the record."""
+    engine = keeping.engine
+    disk.fill(1_500_000)
+    instance = keeping.create("a", {"what": what})
+    refused(engine)
+    assert re.fullmatch(
+        r"the (value of step '.*'|output) of Keeps/a cannot be written: no space left on the disk; free some.*", engine.trouble
+    )
+    assert engine.trouble in caplog.text
+    assert instance.status().status == "running"
+    with pytest.raises(WaitTimeoutError, match=r"is still running after 0.01 seconds: the .* cannot be written: no space left"):
+        instance.wait(0.01)
+    eventually(lambda: not list(disk.folder.rglob("*.tmp")))
+    disk.free()
+    done = instance.wait(30, until="finished")
+    assert done.status == "complete"
+    assert done.output in (LARGE, bytes(LARGE))
+    assert ran == [what]
+    assert [(step.attempts, step.error) for step in instance.steps if step.type == "do"] in ([], [(1, None)])
+    assert engine.trouble == ""
+    assert caplog.text.count("it waits and is written then") == 1
+
+
+def test_the_output_of_a_child_waits_for_room_as_well(keeping, disk, ran):
+    disk.fill(3_000_000)  # for one of two
+    instance = keeping.create("a", {"what": "child"})
+    refused(keeping.engine)
+    assert keeping.engine.trouble.startswith("the output of child 'a.kept-1' in step 'kept' of Keeps/a cannot be written: no")
+    disk.free()
+    assert instance.wait(30, until="finished").output == LARGE
+    assert ran == ["child"]
+
+
+def test_one_whose_value_waits_can_be_paused_and_resumed(keeping, disk, ran):
+    disk.fill(1_500_000)
+    instance = keeping.create("a")
+    refused(keeping.engine)
+    instance.pause()
+    assert instance.status().status == "waitingForPause"  # the body's end is still to be recorded (S40)
+    disk.free()
+    eventually(lambda: instance.status().status == "paused")
+    assert instance.steps[0].status == "finished"
+    instance.resume()
+    assert instance.wait(30, until="finished").output == LARGE
+    assert ran == ["do"]
+
+
+@pytest.mark.parametrize("act", ["terminate", "delete", "restart"])
+@pytest.mark.parametrize("what", ["do", "output"])
+def test_what_waits_for_room_is_dropped_with_its_activation(keeping, disk, ran, act, what):
+    """S43: ends of bodies in flight are never recorded."""
+    disk.fill(1_500_000)
+    instance = keeping.create("a", {"what": what})
+    refused(keeping.engine)
+    getattr(instance, act)()
+    if act == "terminate":
+        assert instance.status().status == "terminated"
+    if act == "restart":
+        eventually(lambda: len(ran) == 2)
+    else:
+        eventually(lambda: keeping.engine.trouble == "")
+    disk.free()
+    if act == "restart":
+        assert instance.wait(30, until="finished").status == "complete"
+        assert len(ran) == 2
+    else:
+        assert len(ran) == 1
+
+
+def test_one_whose_value_waits_is_closed_with_its_engine_and_its_body_runs_again_in_the_next(disk, ran):
+    file = disk.folder / "history.duckdb"
+    engine = Engine(file)
+    workflow = engine.register(Keeps)
+    disk.fill(1_500_000)
+    workflow.create("a")
+    refused(engine)
+    engine.close(timeout=0.1)
+    disk.free()
+    with Engine(file) as again:
+        done = again.register(Keeps).get("a").wait(30, until="finished")
+        assert (done.status, done.output) == ("complete", LARGE)
+    assert ran == ["do", "do"]
+
+
+def test_what_a_worker_cannot_write_travels_and_waits_here(disk, tmp_path):
+    """The body has ended in another process, whose disk is as full as ours: it does not run again."""
+    count = tmp_path / "count"
+
+    def body():
+        with count.open("a") as file:
+            file.write("x")
+        return bytes(LARGE)
+
+    class Remote(WorkflowEntrypoint):
+        async def run(self, event, step):
+            return len(await step.do("large", body, on="processes", retries=RETRIES))
+
+    with Engine(disk.folder / "history.duckdb") as engine:
+        workflow = engine.register(Remote)
+        disk.fill(1_500_000)
+        instance = workflow.create("a")
+        refused(engine)
+        disk.free()
+        assert instance.wait(30, until="finished").output == LARGE
+        assert list(disk.folder.rglob("*.part")) == []
+    assert count.read_text() == "x"
+
+
+def test_a_payload_or_params_that_do_not_fit_are_refused_at_once(keeping, disk):
+    instance = keeping.create("a", {"what": "output"})
+    disk.fill(1_500_000)
+    for act in (lambda: instance.send_event("go", bytes(LARGE)), lambda: keeping.create("b", {"what": bytes(LARGE)})):
+        with pytest.raises(StoreError, match=r"artifacts/Keeps/[ab].*no space left on the disk; free some and try again"):
+            act()
+    disk.free()
 
 
 def test_a_store_that_becomes_unchangeable_in_mid_run_is_waited_for_and_steps_go_on(disk):

@@ -131,7 +131,8 @@ def told_by_fold(history):
         str(status_of(history)),
         head.started_at,
         head.ended_at if head.finished else None,
-        (head.error or {}).get("message") if head.status == "errored" else None,
+        (head.error or {}).get("type"),
+        (head.error or {}).get("message"),
         steps,
         events,
         attempts,
@@ -139,7 +140,8 @@ def told_by_fold(history):
 
 
 def told_by_views(ask):
-    [(status, started_at, ended_at, error)] = ask("select status, started_at, ended_at, error_message from instances")
+    about = "status, started_at, ended_at, error_type, error_message"
+    [(status, started_at, ended_at, *error)] = ask(f"select {about} from instances")
     steps = {
         (kind, name, count): (state, attempts, ended)
         for kind, name, count, state, attempts, ended in ask("select type, name, count, status, attempts, ended_at from steps")
@@ -153,7 +155,7 @@ def told_by_views(ask):
         (name, number, state, begun, ended if state != "interrupted" else None)
         for name, number, state, begun, ended in ask("select name, attempt, status, started_at, ended_at from attempts")
     }
-    return status, started_at, ended_at, error, steps, events, attempts
+    return status, started_at, ended_at, *error, steps, events, attempts
 
 
 @settings(

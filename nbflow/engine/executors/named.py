@@ -64,10 +64,13 @@ class Executors(MutableMapping[str, Any]):
         return attempt
 
     def root(self) -> tuple[str, str]:
-        """Where the artefacts are, and the mark by which workers know the place."""
+        """Where the artefacts are, and the mark by which workers know the place; no mark while the disk refuses it."""
         if self._root is None:
             folder = self._engine.store.artifacts
-            mark = staging.mark(folder)
+            try:
+                mark = staging.mark(folder)
+            except OSError:  # to a worker the place is one that it does not see: what it needs and gives travels
+                return str(folder.resolve()), ""
             self._root = str(folder.resolve()), mark
         return self._root
 

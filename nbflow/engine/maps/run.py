@@ -101,6 +101,8 @@ class MapRun:
         body = self._about() | marks
         if (total := total_of(asked.items)) is not None:
             body["total"] = total
+        if (known := self.live.history.steps.get(self.call.key)) is not None:
+            body["started_at"] = known.started_at.isoformat()  # when it was first called
         entry = activation.record(Kind.MAP_STARTED, self.call.key, body)
         if entry is None:
             return
@@ -373,11 +375,16 @@ class MapRun:
             return
         self.activation.in_flight += 1
         make = partial(codec.encode, draw.keys, self.live.files, with_preview=False)
-        self.engine.threads.submit(contextvars.Context(), make, partial(self._keys_encoded, body))
+        what, done = f"the list of keys of map {str(self.call.key)!r}", partial(self._keys_encoded, body)
+        self.engine.keeping.submit(self.live, what, make, done, lambda: self._is_called)
+
+    @property
+    def _is_called(self) -> bool:
+        return not self.activation.over and self.call.key in self.activation.calls
 
     def _keys_encoded(self, body: dict[str, Any], outcome: Outcome) -> None:
         self.activation.in_flight -= 1
-        if self.activation.over or self.call.key not in self.activation.calls:
+        if not self._is_called:
             self.activation.on_quiet()  # `run` has left the stream meanwhile, and may have returned
             return
         if outcome[0]:
