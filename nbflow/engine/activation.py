@@ -46,7 +46,6 @@ class Activation(Scope):
     Attributes:
         ready: callbacks of it that are ready to run; zero is quiet (counted by the loop).
         rollbacks: the handlers of steps that were called with one, by step (S46).
-        secrets: errors of sensitive steps that `run` was given: their text is shown nowhere.
         collecting: it replays only to find rollback handlers: nothing runs (S49).
         decoding: a result that is large is being read: nothing is handed out before it.
         failed_calls: those that were given an error.
@@ -68,7 +67,6 @@ class Activation(Scope):
         self.calls: dict[StepKey, Call] = {}
         self.functions: dict[str, Any] = {}
         self.rollbacks: dict[StepKey, RollbackHandler] = {}
-        self.secrets: list[BaseException] = []
         self.collecting: Callable[[], None] | None = None
         self.signalled = False
         self.returned = False

@@ -21,7 +21,7 @@ from nbflow.engine.context import bind, context_of, is_async
 from nbflow.engine.delays import DelayQuestion, may_retry
 from nbflow.engine.executors.bodies import HERE, OnExecutors
 from nbflow.engine.loop import ACTIVATION
-from nbflow.engine.outputs import body_of, encode_value, has_references, is_light, record_bytes, with_values, withheld
+from nbflow.engine.outputs import body_of, encode_value, has_references, is_light, record_bytes, tells_of, with_values, withheld
 from nbflow.engine.threads import Outcome, ThreadJob
 from nbflow.engine.timers import Timer
 from nbflow.errors import RetryAfter, StepTimeoutError, UndecodableError, UsageError
@@ -320,7 +320,7 @@ class Body(OnExecutors):
         """The attempt has failed, and another comes after *delay*."""
         due = self.engine.clock.now() + delay * self.live.patient
         record = failures.record_error(error)
-        shown = withheld(record) if self.sensitive else record
+        shown = withheld(record) if self._hides(error) else record
         body = self._attempt_body() | {"error": shown, "retry_at": due.isoformat()}
         self._running = False
         self.scope.in_flight -= 1
@@ -333,11 +333,15 @@ class Body(OnExecutors):
         record = failures.record_error(error)
         self.call.original = error
         self._close()
-        if self.sensitive:  # what `run` gets is kept apart from what is shown
-            body, value = self._attempt_body() | {"error": withheld(record)}, record_bytes(record, self.live.files)
-            self._end("failed", body, value)
+        if self._hides(error):  # what `run` gets is kept apart from what is shown
+            body = self._attempt_body() | {"error": withheld(record), "sensitive": True}
+            self._end("failed", body, record_bytes(record, self.live.files))
         else:
             self._end("failed", self._attempt_body() | {"error": record})
+
+    def _hides(self, error: BaseException) -> bool:
+        """Whether an error is shown nowhere: of a sensitive step, or come of one that the body has called."""
+        return self.sensitive or (bool(self.scope.secrets) and tells_of(error, self.scope.secrets))
 
     def _marks(self) -> dict[str, Any]:
         return self.live.codes.marks(self.fn, self.args)

@@ -63,7 +63,7 @@ class Handing:
             return  # restarted at this moment, in another thread
         if record.state is _FAILED:
             known, error = failure_of(record, live.files, call.original)
-            if known and record.sensitive:
+            if known and record.value is not None:  # beside what is shown of it
                 self._activation.secrets.append(error)
             (self.hand_out if known else self._decoded)(call, (False, error))
             return

@@ -262,6 +262,7 @@ class LiveInstance:
             error = failures.decode_error(record, step="", attempts=0)
         assert self._context is not None
         rollback = Rollback(self, activation.rollbacks, error, self._context)
+        rollback.secrets = activation.secrets
         with self.lock:
             if self.activation is not activation:
                 return

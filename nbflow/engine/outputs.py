@@ -90,8 +90,9 @@ def encode_value(value: object, step: str, files: ArtifactFolder, *, sensitive: 
 
 
 def withheld(record: dict[str, Any]) -> dict[str, Any]:
-    """An error as it may be shown where its step is sensitive: its class only."""
-    return {"type": record.get("type", ""), "message": REDACTED, "traceback": ""}
+    """An error as it may be shown where its step is sensitive: its class only, by which `run` can tell it."""
+    known = {name: record[name] for name in ("module", "qualname") if name in record}
+    return {"type": record.get("type", ""), "message": REDACTED, "traceback": ""} | known
 
 
 def tells_of(error: BaseException | None, secrets: list[BaseException]) -> bool:

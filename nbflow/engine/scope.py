@@ -26,6 +26,7 @@ class Scope:
         closers: called when it is over.
         queued: bodies that wait for a thread or on an executor, in order; some have begun there by now.
         tasks: the asyncio tasks of user code that belong to it.
+        secrets: errors of sensitive steps that user code was given: their text is shown nowhere.
     """
 
     def __init__(self, live: "LiveInstance") -> None:
@@ -38,6 +39,7 @@ class Scope:
         self.failure: BaseException | None = None
         self.queued: dict[OnExecutors, None] = {}
         self.tasks: set[asyncio.Task[Any]] = set()
+        self.secrets: list[BaseException] = []
         self.closers: list[Callable[[], None]] = []
         self._held: list[Callable[[], None]] = []
 

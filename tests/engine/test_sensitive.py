@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import traceback
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -271,3 +272,72 @@ def test_nothing_that_is_shown_holds_the_value_whatever_bodies_and_handlers_do(t
     if sealed:
         assert on_disk == []
         assert SECRET.encode() not in bytes_of(tmp_path)
+
+
+class Outer(WorkflowEntrypoint):
+    """Steps whose bodies call a sensitive step that fails, and let its error through, or raise their own from it."""
+
+    caught: ClassVar[list[str]] = []
+
+    async def run(self, event, step):
+        def refuses():
+            raise PermissionError(SECRET)
+
+        async def calls(item):
+            try:
+                await step.do("login", refuses, sensitive="output", retries=0)
+            except PermissionError as error:
+                if item == "through":
+                    raise
+                if item == "from":
+                    raise ValueError(f"cannot log in: {error}") from error
+                raise ExceptionGroup(f"several: {error}", [error]) from None
+
+        for how in ("through", "from", "group"):
+            try:
+                await step.do(f"outer {how}", calls, how, retries={"limit": 1, "delay": 0})
+            except (PermissionError, ValueError, ExceptionGroup) as error:
+                self.caught.append(str(error))
+        await step.map("items", calls, ["through", "from", "group"], retries=0, return_exceptions=True)
+        try:
+            await step.map("fails", calls, ["from"], retries=0)
+        except ValueError:
+            pass
+        await step.wait_for_event("w", "go")
+        await step.do("last", calls, "from", retries=0, rollback=undo)
+
+
+def undo(error):
+    raise NonRetryableError(f"no way back from {error}") from error
+
+
+def test_an_error_that_comes_of_a_sensitive_step_is_withheld_wherever_it_is_let_through(tmp_path, monkeypatch):
+    monkeypatch.setattr(Outer, "caught", [])
+
+    def everything(engine, instance):
+        page = reading.lines(instance, lambda total: (0, total), frozenset({("map", "items"), ("map", "fails")}))
+        items = [str(item.error) + str(item.attempts) for name in ("items", "fails") for item in instance.items(name, 0, 9)[1]]
+        history = str([(entry, entry.body) for entry in instance.history()]) + str(engine.sql("from history").fetchall())
+        logs = "".join(one.logs for one in instance.steps)
+        return "\n".join([shown(engine, instance), str(page), *items, history, logs])
+
+    with Engine(tmp_path / "h.duckdb", notebook="a") as engine:
+        instance = engine.register(Outer).create(id="one")
+        instance.wait(30)
+        assert instance.status().waiting_for, instance.status()
+        assert SECRET not in everything(engine, instance)
+        assert [str(one.error) for one in instance.items("items", 0, 9)[1]][:2] == [
+            "PermissionError: [REDACTED]",
+            "ValueError: [REDACTED]",
+        ]
+    first, Outer.caught = Outer.caught, []
+    with Engine(tmp_path / "h.duckdb", notebook="a") as engine:
+        engine.register(Outer)
+        instance = engine.get("one")
+        instance.send_event("go")
+        assert instance.wait(30, "finished").status == "errored"
+        assert SECRET not in everything(engine, instance)
+        assert str(instance.status().error) == "ValueError: [REDACTED]"
+        assert instance.status().rollback[0] == "failed"
+    assert Outer.caught == first  # what `run` decides by is the same on a replay
+    assert all(SECRET in text for text in first)

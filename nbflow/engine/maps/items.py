@@ -58,6 +58,8 @@ class ItemBody(Body):
     def _end(self, what: str, body: dict[str, Any], value: bytes | None = None) -> None:
         if self.drawn.hash:
             body["hash"] = self.drawn.hash
+        if what == "failed":
+            value = None  # of an error that is shown nowhere `run` gets no more than is shown
         if self.run.asked.discard and what == "finished":
             value = None
             for name in _OF_VALUE:
