@@ -1,6 +1,8 @@
 """Losses that come again and again: nothing waits for ever, and only what is guilty fails (API.md §7)."""
 
+import asyncio
 import concurrent.futures
+import multiprocessing
 import os
 import signal
 import threading
@@ -9,7 +11,8 @@ from functools import partial
 
 import pytest
 
-from tests.executors.conftest import PATIENCE, Bench, eventually
+import nbflow
+from tests.executors.conftest import PATIENCE, Bench, close_client, eventually, local_client
 
 
 @pytest.fixture(autouse=True)
@@ -68,3 +71,97 @@ def test_an_executor_that_takes_its_turnholds_no_workflow():  # API.md §7
         instance.terminate()
         slow.let.set()
         eventually(lambda: slow.futures and slow.futures[0].cancelled(), "what nobody waits for is not begun")
+
+
+def test_bodies_of_threads_that_are_shut_down_do_not_wait_for_ever():  # API.md §7
+    executor = concurrent.futures.ThreadPoolExecutor(1)
+    go = threading.Event()
+    bench = Bench("threads", executor)
+
+    async def run(event, step):
+        first = step.do("first", lambda: go.wait(PATIENCE) or "late", on="x")
+        return await asyncio.gather(first, step.do("it", os.getpid, on="x"), return_exceptions=True)
+
+    with bench.engine:
+        instance = bench.start(run)
+        eventually(lambda: len(instance.steps) == 2, "the second is queued behind the first")
+        executor.shutdown(wait=False, cancel_futures=True)
+        eventually(lambda: str(instance.step("it").status) == "failed", "it is said that nothing is taken any more")
+        assert "takes no more work" in instance.step("it").error.message
+        go.set()
+        bench.wait(instance)
+
+
+# -- another executor under the name ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["processes", "pool", "threads"])
+def test_what_has_not_begun_goes_to_the_executor_that_takes_the_name(kind, tmp_path):  # API.md §7
+    spawned = multiprocessing.get_context("spawn")
+    makers = {
+        "processes": lambda: nbflow.process_executor(1),
+        "pool": lambda: concurrent.futures.ProcessPoolExecutor(1, spawned),
+        "threads": lambda: concurrent.futures.ThreadPoolExecutor(1),
+    }
+    old, new = makers[kind](), makers[kind]()
+    bench = Bench(kind, old)
+    go, begun = tmp_path / "go", tmp_path / "begun"
+
+    def waits(go, begun):
+        begun.touch()
+        while not go.exists():
+            time.sleep(0.01)
+
+    async def run(event, step):
+        await asyncio.gather(step.do("first", waits, go, begun, on="x"), *(step.do("it", os.getpid, on="x") for _ in range(5)))
+
+    with bench.engine:
+        instance = bench.start(run)
+        eventually(begun.exists, "the first has begun")
+        eventually(lambda: len(instance.steps) == 6, "the others are queued")
+        bench.engine.executors["x"] = new
+        # The pool has taken one or two beforehand, which nobody can take back.
+        done = lambda: sum(str(step.status) == "finished" for step in instance.steps)  # noqa: E731
+        eventually(lambda: done() >= (3 if kind == "pool" else 5), "they run on the new one")
+        assert bench.attempts(instance, "first") == ["running"]
+        go.touch()
+        bench.wait(instance)
+        assert all(len(step.attempts) == 1 for step in instance.steps)
+    for executor in (old, new):
+        if kind != "processes":
+            executor.shutdown()
+
+
+@pytest.mark.parametrize("how", ["closed", "without workers"])
+def test_what_a_dead_cluster_had_goes_to_the_cluster_that_takes_its_name(how, shared, tmp_path):  # API.md §7
+    old = local_client(2)
+    bench = Bench("dask", nbflow.dask_executor(old))
+    go = tmp_path / "go"
+
+    def waits(folder, go, number):
+        (folder / f"began-{number}").touch()
+        while not go.exists():
+            time.sleep(0.01)
+        return number
+
+    async def run(event, step):
+        return await step.map("items", partial(waits, tmp_path, go), range(6), on="x", retries=0)
+
+    try:
+        with bench.engine:
+            instance = bench.start(run)
+            eventually(lambda: len(list(tmp_path.glob("began-*"))) >= 2, "bodies run")
+            if how == "closed":
+                old.cluster.close()
+            else:
+                old.cluster.scale(0)
+                eventually(lambda: not old.nthreads(), "the workers go")
+            go.touch()
+            began = time.monotonic()
+            bench.engine.executors["x"] = shared.executor("dask")
+            bench.wait(instance)
+            assert instance.output == list(range(6))
+            assert time.monotonic() - began < 30
+            assert all(len(item.attempts) <= 2 for item in instance.items("items")[1])
+    finally:
+        close_client(old)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from nbflow.core.durations import text
 from nbflow.engine.context import bind, context_of
+from nbflow.engine.executors.line import Line
 from nbflow.engine.executors.packing import pack
 from nbflow.engine.executors.remote import Reply, Request, result, versions
 from nbflow.engine.executors.report import this_process
@@ -38,11 +39,13 @@ class Place(Protocol):
         name: as `on=` has it.
         blind: its workers do not see the store's files: arguments go as values.
         url: where workers write large results, None for the artefact folder.
+        retired: it has its name no more: what it has been given is not waited for where the place is dead.
         wire: how output comes back while a body runs; see `Request`.
     """
 
     name: str
     blind: bool
+    retired: bool
     url: str | None
 
     @property
@@ -63,7 +66,7 @@ class Place(Protocol):
         ...
 
     def retire(self) -> None:
-        """Take nothing more: another has its name now."""
+        """It has its name no more, and has done all that it was given."""
         ...
 
     def close(self) -> None:
@@ -80,20 +83,21 @@ class RemoteAttempt:
         begun_at: when its body began, by the engine's monotonic clock; None while it is queued.
     """
 
-    def __init__(self, body: "Body", place: Place, uid: str) -> None:
-        self.body, self.place, self.engine = body, place, body.engine
+    def __init__(self, body: "Body", line: Line, uid: str) -> None:
+        self.body, self.place, self.engine = body, line.place, body.engine
+        self._line = line
         self.attempt = body.attempt
         self.key = f"{_plain(body.key.name)}-{uid}"
         self.wanted = True
         self.begun_at: float | None = None
         self._run = ""
-        self._blind = place.blind
+        self._blind = self.place.blind
         self._context = context_of(body)
         self._timer: Timer | None = None
 
     def launch(self) -> None:
         """Give it to its executor."""
-        self.place.submit(self)
+        self._line.add(self)
         self._arm(self._limit)
 
     # -- the executor's threads -----------------------------------------------------------------------------------------
@@ -155,8 +159,8 @@ class RemoteAttempt:
         if not self.wanted:
             self._drop(reply)
         elif reply.kind == "blind":
-            self._blind = self.place.blind = True
-            self.place.submit(self)
+            self.place.blind = True
+            self._post(self._anew)
         elif reply.kind == "unfit":
             msg = (
                 f"a worker of executor {self.place.name!r} has {reply.text}: bodies travel as bytecode, so install the same "
@@ -221,6 +225,17 @@ class RemoteAttempt:
         self._settle()
         return True
 
+    def move(self) -> None:
+        """Another executor has the name: go there, where the body has not begun here."""
+        if self.withdraw():
+            self.body.launch_away()
+
+    def _anew(self) -> None:
+        """Go over once more, under another key: the body has not begun."""
+        if self.wanted:
+            self._settle()
+            self.body.launch_away()
+
     def leave(self) -> str:
         """Stop caring; gives what has become of the body."""
         self._settle()
@@ -228,6 +243,7 @@ class RemoteAttempt:
 
     def _settle(self) -> None:
         self.wanted = False
+        self._line.left(self)
         if self._timer is not None:
             self._timer.cancel()
 

@@ -4,7 +4,7 @@ was lost, and of one that had not begun when nothing new was to start."""
 import asyncio
 import contextvars
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from nbflow.core.model import Kind
 from nbflow.engine.context import is_async
@@ -16,6 +16,7 @@ from nbflow.errors import StepInterruptedError
 from nbflow.values import failures, sealing
 
 if TYPE_CHECKING:
+    from nbflow.engine.bodies import Body
     from nbflow.engine.calls import Call
     from nbflow.engine.engine import Engine
     from nbflow.engine.executors.attempt import RemoteAttempt
@@ -66,6 +67,15 @@ class OnExecutors:
     def seals(self) -> bool:
         """Whether the value is a secret that is written sealed, which only this process can do."""
         return self.sensitive and sealing.wanted()
+
+    def launch_away(self) -> None:
+        """Give the attempt to the executor that has the name now; what keeps it from that fails the attempt."""
+        on = self.on or self.engine.default_executor
+        assert on is not None
+        try:
+            self._away = self.engine.executors.launch(cast("Body", self), on)
+        except BaseException as error:  # noqa: BLE001 - the name may be gone; whatever the attempt raises when it is made
+            self._ended(self.attempt, (False, error))
 
     def arrived(self, attempt: int, outcome: Outcome) -> None:
         """An attempt has ended."""

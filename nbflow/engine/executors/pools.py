@@ -19,7 +19,7 @@ class ThreadsOf:
 
     url: str | None = None
     wire = None
-    blind = False
+    blind = retired = False
 
     def __init__(self, executor: concurrent.futures.ThreadPoolExecutor, name: str) -> None:
         self.name = name
@@ -39,7 +39,12 @@ class ThreadsOf:
             attempt.refused(shut_down(self.name, error))
             return
         self._futures[attempt] = future
-        future.add_done_callback(lambda _done: self._futures.pop(attempt, None))
+        future.add_done_callback(partial(self._done, attempt))
+
+    def _done(self, attempt: RemoteAttempt, future: concurrent.futures.Future[None]) -> None:
+        self._futures.pop(attempt, None)
+        if future.cancelled():  # by whom it belongs to, where somebody still waits for it
+            attempt.lost("its executor was shut down", 0)
 
     def _run(self, attempt: RemoteAttempt) -> None:
         if attempt.wanted:
@@ -55,7 +60,7 @@ class ThreadsOf:
         return "taken out of its queue" if self.withdraw(attempt) else "abandoned, still running in its thread"
 
     def retire(self) -> None:
-        """Another has its name now; it is its maker's to shut down."""
+        """It is its maker's to shut down."""
 
     def close(self) -> None:
         """It is its maker's to shut down."""
@@ -68,7 +73,7 @@ class PoolOf:
     wire = None
 
     def __init__(self, executor: concurrent.futures.Executor, name: str) -> None:
-        self.name, self.blind = name, False
+        self.name, self.blind, self.retired = name, False, False
         self._executor = executor
         self._former: concurrent.futures.Executor | None = None
         self._remade = False
@@ -191,12 +196,12 @@ class PoolOf:
         return "taken out of its queue" if self.withdraw(attempt) else f"abandoned, still running on {self.name!r}"
 
     def retire(self) -> None:
-        """Another has its name now; what runs on it ends there."""
+        """It is its maker's to shut down; one that we made in its place is ours."""
         self._desk.put(self._end)
         self._desk.close()
 
     def _end(self) -> None:
-        if self._remade:
+        if self._remade and type(self._executor) is concurrent.futures.ProcessPoolExecutor:  # loky's is everybody's
             self._executor.shutdown(wait=False)
 
     def close(self) -> None:
