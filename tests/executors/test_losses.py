@@ -165,3 +165,51 @@ def test_what_a_dead_cluster_had_goes_to_the_cluster_that_takes_its_name(how, sh
             assert all(len(item.attempts) <= 2 for item in instance.items("items")[1])
     finally:
         close_client(old)
+
+
+# -- the guilty one -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["processes", "pool", "loky", "dask", "dask of two threads"])
+def crowd(request):
+    """An engine on an executor that runs two bodies at once."""
+    kind, client = request.param, None
+    if kind == "processes":
+        executor = nbflow.process_executor(2)
+    elif kind == "pool":
+        executor = concurrent.futures.ProcessPoolExecutor(2, multiprocessing.get_context("spawn"))
+    elif kind == "loky":
+        import loky
+
+        executor = loky.get_reusable_executor(2, kill_workers=True)
+    else:
+        client = local_client(2, threads=2 if "threads" in kind else 1)
+        executor = nbflow.dask_executor(client)
+    bench = Bench(kind, executor)
+    with bench.engine:
+        yield bench
+    if client is not None:
+        close_client(client)
+    if kind == "pool":
+        executor.shutdown(wait=False, cancel_futures=True)
+
+
+def test_of_bodies_that_run_together_only_the_one_that_kills_its_worker_fails(crowd, tmp_path):  # API.md §7, as S27
+    def item(folder, number):
+        with open(folder / f"ran-{number}", "a") as file:
+            file.write("x")
+        if number == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(0.2)
+        return number
+
+    async def run(event, step):
+        found = await step.map("items", partial(item, tmp_path), range(6), on="x", retries=0, return_exceptions=True)
+        return [one if isinstance(one, int) else type(one).__name__ for one in found]
+
+    instance = crowd.wait(crowd.start(run))
+    assert instance.output == [0, 1, "StepInterruptedError", 3, 4, 5]
+    (guilty,) = instance.items("items", state="failed")[1]
+    assert len(guilty.attempts) == 4
+    assert (tmp_path / "ran-2").read_text() == "xxxx"  # begun three times more, and by nobody else
+    assert "lost what it ran on 4 times" in guilty.error.message

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from nbflow.core.model import Kind
 from nbflow.engine.context import is_async
+from nbflow.engine.executors.line import Losses
 from nbflow.engine.logs import tap
 from nbflow.engine.logs.output import OUTPUT, Output
 from nbflow.engine.threads import Outcome, ThreadJob, call_in, outcome_of, run_alone
@@ -33,8 +34,7 @@ class OnExecutors:
     Attributes:
         attempt: number of the latest, 1-based.
         output: where the latest puts out what it prints.
-        losses: attempts that were lost with what they ran on.
-        unbegun: those of them that had not begun.
+        losses: what was lost of it on executors.
     """
 
     scope: "Scope"
@@ -56,7 +56,7 @@ class OnExecutors:
     sensitive: bool
 
     def __init__(self) -> None:
-        self.attempt = self.losses = self.unbegun = 0
+        self.attempt, self.losses = 0, Losses()
         self._away: RemoteAttempt | None = None
         self._for_main: Callable[[], None] | None = None  # it, where it is queued for the main thread
         self.output: Output | None = None
@@ -85,7 +85,7 @@ class OnExecutors:
     def interrupted(self, error: BaseException, delay: float | None, *, begun: bool = True) -> None:
         """Record that an attempt was lost with what it ran on; the next begins after *delay* seconds, retries untouched.
 
-        Without a delay nothing begins: it goes on already. A step no attempt of which has *begun* is not rolled back (S46).
+        Without a delay nothing begins. A step no attempt of which has *begun* is not rolled back (S46).
         """
         if self._closed:
             return
@@ -183,18 +183,6 @@ class OnExecutors:
     def _go_on(self) -> None:
         """The stop was taken back (S41)."""
         self.begin(self.attempt + 1)
-
-    def ran_again(self) -> int:
-        """Record the attempt that a cluster began by itself; gives its number."""
-        if self._closed:
-            return self.attempt
-        self.attempt += 1
-        self._awaited = self.attempt
-        entry = self.scope.record(self._kind("started"), self.call.key, self._fixed | {"attempt": self.attempt})
-        if entry is not None:
-            self._started_at = entry.recorded_at.isoformat()
-            self._begin_output()
-        return self.attempt
 
     def give_up(self, error: BaseException) -> None:
         """What it runs on was lost too often."""

@@ -2,8 +2,8 @@
 
 What Dask does by default and why it is not used here was measured: equal calls give one result (`pure`), a worker's death
 runs a body up to four times unseen, what a worker cannot unpickle leaves it wedged. So each attempt has a key of its own,
-`pure=False` and `retries=0`, travels as bytes, and is begun by looking up `eval`. Calls that wait for the cluster are made
-in threads, and each has a limit.
+`pure=False` and `retries=0`, travels as bytes, is begun by looking up `eval`, and asks first whether it has begun before.
+Calls that wait for the cluster are made in threads, and each has a limit.
 """
 
 import importlib.util
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbflow import ids
 from nbflow.clock import SystemClock, pause
-from nbflow.engine.executors.attempt import LOSSES, RemoteAttempt
+from nbflow.engine.executors.attempt import RemoteAttempt
 from nbflow.engine.executors.desk import Desk
 from nbflow.engine.executors.refusals import without_nbflow
 from nbflow.engine.executors.remote import CALL, differences, versions
@@ -79,7 +79,8 @@ class DaskWorkers:
     """A cluster as one engine uses it."""
 
     def __init__(self, given: DaskCluster, name: str) -> None:
-        self.name, self.url, self.blind, self.retired = name, given.results, False, False
+        self.name, self.url = name, given.results
+        self.blind = self.isolates = self.retired = False
         self._given = given
         self._client: Any = given.client
         self._address = given.address
@@ -162,7 +163,7 @@ class DaskWorkers:
                 warnings.filterwarnings("ignore", "Sending large graph")  # arguments are the user's to choose
                 future = client.submit(eval, CALL, {"request": request}, key=attempt.key, pure=False, retries=0)
         except _Unreachable as error:
-            attempt.lost(str(error), LOSSES + 1)  # it was waited for: more attempts would not help
+            attempt.unreachable(str(error))  # it was waited for: more attempts would not help
             return
         except BaseException as error:  # noqa: BLE001 - whatever the user's objects raise when they are pickled
             attempt.refused(error)
@@ -295,16 +296,14 @@ class DaskWorkers:
         else:
             self._in_doubt = True
             why = f"the cluster at {self._address} has let go of it: its scheduler or the client was lost"
-            attempt.lost(why, int(attempt.begun_at is not None))
+            attempt.lost(why, begun=attempt.begun_at is not None)
 
     def _failed(self, attempt: RemoteAttempt, error: BaseException) -> None:
         name = type_name(type(error)).rpartition(".")[2]
         if name == "KilledWorker":
             times = getattr(error, "allowed_failures", 0) + 1
             tried = "" if times == 1 else f", after {times} tries of the cluster"
-            # One that never said that it ran may only have been queued where another one killed the worker.
-            count = max(1, times - attempt.body.losses) if attempt.ran else 1
-            attempt.lost(f"its worker {error.args[1].address} died{tried}", count)
+            attempt.lost(f"its worker {error.args[1].address} died{tried}")
         elif isinstance(error, ImportError):
             attempt.refused(without_nbflow(self.name, error))
         else:
@@ -357,7 +356,7 @@ class DaskWorkers:
             if future is not None:
                 self._forget(future)
             if attempt is not None:
-                attempt.lost(why, int(attempt.begun_at is not None))
+                attempt.lost(why, begun=attempt.begun_at is not None)
 
     def _say_waiting(self, attempts: Collection[RemoteAttempt], *, has_workers: bool) -> None:
         if has_workers != self._waits:

@@ -122,7 +122,7 @@ class Executors(MutableMapping[str, Any]):
 
     def _retire(self, name: str, *, replaced: bool) -> None:
         if (old := self._lines.pop(name, None)) is not None:
-            self._former = [line for line in self._former if len(line)] + [old]
+            self._former = [line for line in self._former if line.busy] + [old]
             self._engine.thread.post(partial(old.end, replaced=replaced))
 
     def __contains__(self, name: object) -> bool:

@@ -20,6 +20,7 @@ class ThreadsOf:
     url: str | None = None
     wire = None
     blind = retired = False
+    isolates = True
 
     def __init__(self, executor: concurrent.futures.ThreadPoolExecutor, name: str) -> None:
         self.name = name
@@ -44,7 +45,7 @@ class ThreadsOf:
     def _done(self, attempt: RemoteAttempt, future: concurrent.futures.Future[None]) -> None:
         self._futures.pop(attempt, None)
         if future.cancelled():  # by whom it belongs to, where somebody still waits for it
-            attempt.lost("its executor was shut down", 0)
+            attempt.lost("its executor was shut down", begun=False)
 
     def _run(self, attempt: RemoteAttempt) -> None:
         if attempt.wanted:
@@ -78,6 +79,7 @@ class PoolOf:
         self._former: concurrent.futures.Executor | None = None
         self._remade = False
         self._size = getattr(executor, "_max_workers", None)
+        self.isolates = self._size == 1
         self._lock = threading.Lock()  # never held while code of the executor runs: its threads wait for it in `_done`
         self._running: dict[RemoteAttempt, tuple[concurrent.futures.Future[bytes], concurrent.futures.Executor] | None] = {}
         self._queued: deque[RemoteAttempt] = deque()
@@ -155,10 +157,10 @@ class PoolOf:
         if error is None:
             attempt.replied(future.result())
         elif future.cancelled():
-            attempt.lost("its executor was shut down", int(attempt.begun_at is not None))
+            attempt.lost("its executor was shut down", begun=attempt.begun_at is not None)
         elif broken:
             self._desk.put(partial(self._remake, pool))
-            attempt.lost(f"the pool broke: {str(error) or type_name(type(error))}", int(attempt.begun_at is not None))
+            attempt.lost(f"the pool broke: {str(error) or type_name(type(error))}", begun=attempt.begun_at is not None)
         elif isinstance(error, ImportError):
             attempt.refused(without_nbflow(self.name, error))
         else:

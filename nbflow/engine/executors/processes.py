@@ -57,7 +57,7 @@ class _Mine(threading.local):
 class ProcessWorkers:
     """The processes of one engine."""
 
-    blind, url, wire = False, None, ("pipe", "")
+    blind, isolates, url, wire = False, True, None, ("pipe", "")
 
     def __init__(self, n: int, name: str) -> None:
         self.name, self.retired = name, False
