@@ -75,7 +75,8 @@ class Place(Protocol):
 
 
 class RemoteAttempt:
-    """Lives on the loop, except for what its executor calls: `pack`, `begun`, `told`, `replied`, `lost`, `refused`.
+    """Lives on the loop, except for what its executor calls: `pack`, `begun`, `told`, `replied`, `lost`,
+    `unreachable`, `refused`.
 
     Attributes:
         key: names the attempt on both sides; no other has ever had it.
