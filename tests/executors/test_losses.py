@@ -213,3 +213,32 @@ def test_of_bodies_that_run_together_only_the_one_that_kills_its_worker_fails(cr
     assert len(guilty.attempts) == 4
     assert (tmp_path / "ran-2").read_text() == "xxxx"  # begun three times more, and by nobody else
     assert "lost what it ran on 4 times" in guilty.error.message
+
+
+def test_a_body_that_is_queued_behind_one_that_timed_out_on_its_worker_does_not_time_out(tmp_path):  # API.md §7
+    client = local_client(1)
+    go = tmp_path / "go"
+
+    def stuck(begun, go):
+        begun.touch()
+        while not go.exists():
+            time.sleep(0.01)
+
+    async def run(event, step):
+        first = step.do("stuck", stuck, tmp_path / "begun", go, on="x", retries=0, timeout=2)
+        second = step.do("it", os.getpid, on="x", retries=0, timeout=2)
+        return (await asyncio.gather(first, second, return_exceptions=True))[1]
+
+    bench = Bench("dask", nbflow.dask_executor(client))
+    try:
+        with bench.engine:
+            instance = bench.start(run)
+            eventually(lambda: len(instance.steps) == 2 and str(instance.step("stuck").status) == "failed", "it times out")
+            looked = time.monotonic() + 3
+            eventually(lambda: time.monotonic() > looked or str(instance.step("it").status) != "running", "its timeout is over")
+            assert str(instance.step("it").status) == "running"
+            go.touch()
+            assert bench.wait(instance).output > 0
+            assert bench.attempts(instance) == ["finished"]
+    finally:
+        close_client(client)

@@ -134,7 +134,7 @@ class RemoteAttempt:
     def told(self, message: dict[str, Any]) -> None:
         """A message of a body that runs: that it has begun, what it printed."""
         run, ago = message["run"], float(message["ago"])
-        if run != self._run:
+        if self.begun_at is None or run != self._run:
             self.begun_at = self.engine.clock.monotonic() - ago
             self._run = run
         if message["items"]:

@@ -85,6 +85,7 @@ class DaskWorkers:
         self._client: Any = given.client
         self._address = given.address
         self._made: Any = None  # a client of ours, in place of one that was lost
+        self._comm: Any = None  # what the topic is heard by: a client that connects again forgets what it had subscribed to
         self._topic = f"nbflow-{ids.new_uid()}"
         self._desk, self._look_desk, self._reply_desk = (Desk(f"nbflow-{name}{of}") for of in ("", "-look", "-reply"))
         self._lock = threading.RLock()
@@ -183,8 +184,9 @@ class DaskWorkers:
             UsageError: a worker has no nbflow, or other versions.
         """
         client = self._client
-        if self._in_doubt or client is None or client.status != "running":
+        if self._in_doubt or client is None or client.status != "running" or client.scheduler_comm is not self._comm:
             client = self._found_again(attempt, until)
+            self._comm = client.scheduler_comm
             client.subscribe_topic(self._topic, self._heard)
             self._checked.clear()
             self._check_workers(client)
@@ -319,10 +321,7 @@ class DaskWorkers:
         self._look_desk.put(self._look)
 
     def _look(self) -> None:
-        """Look at the cluster while attempts are out: which has a worker, are there any workers, is the client there at all.
-
-        A body that holds the GIL, or a worker that was stopped, cannot say itself that it has begun.
-        """
+        """Look at the cluster while attempts are out: are there any workers, is the client there at all."""
         while not self._closed:
             pause(LOOK_EVERY)
             with self._lock:
@@ -337,16 +336,12 @@ class DaskWorkers:
             waiting = {key: attempt for key, attempt in flying.items() if attempt.begun_at is None}
             alive = client.status == "running" or not self.retired  # a scheduler may come back, where nobody has replaced it
             asked = alive and (waiting or self.retired)
-            assigned = self._ask(client.scheduler.processing, None, workers=None) if asked else None
-            if self.retired and not assigned:
+            workers = self._ask(client.scheduler.ncores, None) if asked else None
+            if self.retired and not workers:
                 self._all_lost(flying, f"the cluster at {self._address} has no worker, or does not answer, and was replaced")
                 continue
-            if assigned is None:
-                continue
-            for key in (key for keys in assigned.values() for key in keys):
-                if key in waiting:
-                    waiting[key].begun()
-            self._say_waiting(waiting.values(), has_workers=bool(assigned))
+            if workers is not None:
+                self._say_waiting(waiting.values(), has_workers=bool(workers))
 
     def _all_lost(self, flying: dict[str, RemoteAttempt], why: str) -> None:
         with self._lock:

@@ -120,17 +120,21 @@ def began_before(key: str, wire: tuple[str, str] | None) -> tuple[str, int] | No
     """The worker on which this attempt has begun before, and its number of threads; None the first time.
 
     A Dask cluster runs what it loses up to three times more, unseen: but whether another attempt begins is the engine's to
-    say. Its scheduler keeps this for as long as it knows the attempt.
+    say. Its scheduler keeps this for as long as it knows the attempt, and tells the engine that the body begins.
     """
     if wire is None or wire[0] != "dask":
         return None
     from distributed import get_worker
     from distributed.utils import sync
 
+    topic = wire[1]
+
     async def ask(worker: Any) -> tuple[str, int] | None:
         known = await worker.scheduler.get_metadata(keys=[key], default=None)
         if known is None:
+            begun = {"key": key, "run": "", "ago": 0.0, "items": []}  # said now: a body that holds the GIL cannot later
             await worker.scheduler.set_metadata(keys=[key], value=(worker.address, worker.state.nthreads))
+            await worker.scheduler.log_event(topic=topic, msg=begun)
         return known and tuple(known)
 
     try:
