@@ -170,8 +170,8 @@ class Body(OnExecutors):
             self.engine.threads.launch(self._job, self.context.copy(), call)
             self._arm()
         elif (on := self.on or self.engine.default_executor) is not None and on not in HERE:
-            self._away = self.engine.executors.launch(self, on)
             self.scope.queued[self] = None
+            self.launch_away()
         elif has_references(self.fn, self.args):
             self.engine.threads.submit(contextvars.Context(), partial(with_values, self.fn, self.args), self._loaded)
         else:

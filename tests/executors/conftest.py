@@ -71,11 +71,15 @@ class Shared:
             close_client(self._client)
 
 
-def local_client(workers: int = 2) -> Any:
+def local_client(workers: int = 2, threads: int = 1) -> Any:
     """A client of a small cluster of processes."""
+    import dask
     from distributed import Client, LocalCluster
 
-    cluster = LocalCluster(n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=":0", silence_logs=50)
+    # It gives up a worker that is away 15 seconds after it was lost, even where it was lost again just then.
+    dask.config.set({"distributed.deploy.lost-worker-timeout": "1 hour"})
+    of = {"n_workers": workers, "threads_per_worker": threads, "processes": True}
+    cluster = LocalCluster(**of, dashboard_address=":0", silence_logs=50)
     return Client(cluster, set_as_default=False)
 
 

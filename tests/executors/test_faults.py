@@ -308,6 +308,18 @@ def test_a_scheduler_that_is_killed_and_replaced_costs_attempts_only(cluster, tm
         assert set(found[:-1]) == {"interrupted"}
 
 
+def test_a_scheduler_that_was_replaced_while_nothing_ran_tells_what_begins(cluster):
+    bench = Bench("dask", nbflow.dask_executor(cluster.address))
+    with bench.engine:
+        bench.output(os.getpid)
+        client = bench.engine.executors.place("x")._client
+        cluster.kill()
+        cluster.start()
+        eventually(lambda: client.status == "closed" or client.nthreads(), "the client has found it, or given up")
+        instance = bench.do(time.sleep, 30, timeout=2, retries=0)
+        assert instance.step("it").attempts[0].error.type == "StepTimeoutError"
+
+
 def test_a_scheduler_that_never_comes_back_ends_the_step_with_advice(cluster, monkeypatch):
     monkeypatch.setattr("nbflow.engine.executors.dask.LIMIT", 1.0)
     monkeypatch.setattr("nbflow.engine.executors.dask.RETURN", 20.0)

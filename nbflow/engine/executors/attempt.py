@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from nbflow.core.durations import text
 from nbflow.engine.context import bind, context_of
+from nbflow.engine.executors.line import Line
 from nbflow.engine.executors.packing import pack
 from nbflow.engine.executors.remote import Reply, Request, result, versions
 from nbflow.engine.executors.report import this_process
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("nbflow")
 
-LOSSES = 3  # times that a step may lose what it runs on and be tried again
-UNBEGUN = 10  # the same for attempts that had not begun: they are lost with their neighbours
 DELAYS = (0.0, 1.0, 3.0)  # seconds before the next attempt after a loss: a scheduler needs time to come back
 
 
@@ -37,12 +36,16 @@ class Place(Protocol):
     Attributes:
         name: as `on=` has it.
         blind: its workers do not see the store's files: arguments go as values.
+        isolates: what dies there takes no other body along.
         url: where workers write large results, None for the artefact folder.
+        retired: it has its name no more: what it has been given is not waited for where the place is dead.
         wire: how output comes back while a body runs; see `Request`.
     """
 
     name: str
     blind: bool
+    isolates: bool
+    retired: bool
     url: str | None
 
     @property
@@ -63,7 +66,7 @@ class Place(Protocol):
         ...
 
     def retire(self) -> None:
-        """Take nothing more: another has its name now."""
+        """It has its name no more, and has done all that it was given."""
         ...
 
     def close(self) -> None:
@@ -72,28 +75,31 @@ class Place(Protocol):
 
 
 class RemoteAttempt:
-    """Lives on the loop, except for what its executor calls: `pack`, `begun`, `told`, `replied`, `lost`, `refused`.
+    """Lives on the loop, except for what its executor calls: `pack`, `begun`, `told`, `replied`, `lost`,
+    `unreachable`, `refused`.
 
     Attributes:
         key: names the attempt on both sides; no other has ever had it.
         wanted: somebody waits for its outcome.
+        alone: the executor has been given nothing else of this engine meanwhile.
         begun_at: when its body began, by the engine's monotonic clock; None while it is queued.
     """
 
-    def __init__(self, body: "Body", place: Place, uid: str) -> None:
-        self.body, self.place, self.engine = body, place, body.engine
+    def __init__(self, body: "Body", line: Line, uid: str) -> None:
+        self.body, self.place, self.engine = body, line.place, body.engine
+        self._line = line
         self.attempt = body.attempt
         self.key = f"{_plain(body.key.name)}-{uid}"
-        self.wanted = True
+        self.wanted = self.alone = True
         self.begun_at: float | None = None
         self._run = ""
-        self._blind = place.blind
+        self._blind = self.place.blind
         self._context = context_of(body)
         self._timer: Timer | None = None
 
     def launch(self) -> None:
         """Give it to its executor."""
-        self.place.submit(self)
+        self._line.add(self)
         self._arm(self._limit)
 
     # -- the executor's threads -----------------------------------------------------------------------------------------
@@ -128,18 +134,11 @@ class RemoteAttempt:
     def told(self, message: dict[str, Any]) -> None:
         """A message of a body that runs: that it has begun, what it printed."""
         run, ago = message["run"], float(message["ago"])
-        if run != self._run:
+        if self.begun_at is None or run != self._run:
             self.begun_at = self.engine.clock.monotonic() - ago
-            before, self._run = self._run, run
-            if before:
-                self._post(self._ran_again, "the cluster has run it again by itself")
+            self._run = run
         if message["items"]:
             self._post(self._show, [tuple(item) for item in message["items"]])
-
-    @property
-    def ran(self) -> bool:
-        """Whether its worker has said that the body runs."""
-        return bool(self._run)
 
     def note(self, text: str) -> None:
         """Put a line of our own into the step's log."""
@@ -155,8 +154,10 @@ class RemoteAttempt:
         if not self.wanted:
             self._drop(reply)
         elif reply.kind == "blind":
-            self._blind = self.place.blind = True
-            self.place.submit(self)
+            self.place.blind = True
+            self._post(self._anew)
+        elif reply.kind == "again":
+            self.lost(f"its worker {reply.text} died", alone=reply.alone)
         elif reply.kind == "unfit":
             msg = (
                 f"a worker of executor {self.place.name!r} has {reply.text}: bodies travel as bytecode, so install the same "
@@ -164,15 +165,15 @@ class RemoteAttempt:
             )
             self.refused(UsageError(msg))
         else:
-            outcome = _outcome(reply)
-            if self._run and reply.run != self._run:
-                self._post(self._ran_again, "the cluster has run it again by itself")
-            self._run = reply.run
-            self._post(self._ended, outcome, reply)
+            self._post(self._ended, _outcome(reply), reply)
 
-    def lost(self, why: str, count: int = 1) -> None:
-        """What it ran on is gone; *count* of the budget is used up by that, 0 where it had not begun."""
-        self._post(self._lost, why, count)
+    def lost(self, why: str, *, begun: bool = True, alone: bool = False) -> None:
+        """What it ran on is gone; *alone*: nothing else ran on that, as the place knows."""
+        self._post(self._lost, why, begun, alone)
+
+    def unreachable(self, why: str) -> None:
+        """Its place was waited for, and does not come back."""
+        self._post(self._unreachable, why)
 
     def refused(self, error: BaseException) -> None:
         """It cannot run there."""
@@ -216,18 +217,31 @@ class RemoteAttempt:
 
     def withdraw(self) -> bool:
         """Take it out of its queue; False where its body has begun, or may have."""
-        if self.begun_at is not None or not self.place.withdraw(self):
+        if not self._line.waits(self) and (self.begun_at is not None or not self.place.withdraw(self)):
             return False
         self._settle()
         return True
 
+    def move(self) -> None:
+        """Another executor has the name: go there, where the body has not begun here."""
+        if self.withdraw():
+            self.body.launch_away()
+
+    def _anew(self) -> None:
+        """Go over once more, under another key: the body has not begun."""
+        if self.wanted:
+            self._settle()
+            self.body.launch_away()
+
     def leave(self) -> str:
         """Stop caring; gives what has become of the body."""
+        waits = self._line.waits(self)
         self._settle()
-        return self.place.leave(self)
+        return "taken out of its queue" if waits else self.place.leave(self)
 
     def _settle(self) -> None:
         self.wanted = False
+        self._line.left(self)
         if self._timer is not None:
             self._timer.cancel()
 
@@ -246,39 +260,28 @@ class RemoteAttempt:
             self._settle()
             self.body.give_up(error)
 
-    def _lost(self, why: str, count: int) -> None:
+    def _lost(self, why: str, begun: bool, alone: bool) -> None:
         if not self.wanted:
             return
         self._settle()
         error = StepInterruptedError(f"attempt {self.attempt} was lost with what it ran on: {why}")
-        if self._spend(count):
-            delay = DELAYS[min(self.body.losses, len(DELAYS)) - 1] if count else DELAYS[0]
-            self.body.interrupted(error, delay, begun=bool(count))
+        losses = self.body.losses
+        if losses.add(begun=begun, alone=alone or self.alone or self.place.isolates):
+            delay = DELAYS[min(losses.begun, len(DELAYS)) - 1] if begun else DELAYS[0]
+            self.body.interrupted(error, delay, begun=begun)
         else:
             self.body.give_up(self._given_up(why))
 
-    def _ran_again(self, why: str) -> None:
-        """The cluster has lost the attempt and begun it anew without telling us: recorded as the two attempts they are."""
-        if not self.wanted:
-            return
-        if not self._spend(1):
-            self.leave()
-            self.body.give_up(self._given_up(why))
-            return
-        self.body.interrupted(StepInterruptedError(f"attempt {self.attempt} was lost with its worker: {why}"), None)
-        self.attempt = self.body.ran_again()
-
-    def _spend(self, count: int) -> bool:
-        body = self.body
-        body.losses += count
-        body.unbegun += not count
-        return body.losses <= LOSSES and body.unbegun <= UNBEGUN
+    def _unreachable(self, why: str) -> None:
+        if self.wanted:
+            self._settle()
+            name, key = self.place.name, str(self.body.key)
+            self.body.give_up(StepInterruptedError(f"step {key!r} cannot run on executor {name!r}: {why}"))
 
     def _given_up(self, why: str) -> BaseException:
-        times = self.body.losses + self.body.unbegun
         return StepInterruptedError(
-            f"step {str(self.body.key)!r} lost what it ran on {times} times on executor {self.place.name!r}, and is not tried "
-            f"again; the last time: {why}"
+            f"step {str(self.body.key)!r} lost what it ran on {self.body.losses.total} times on executor {self.place.name!r}, "
+            f"and is not tried again; the last time: {why}"
         )
 
     def _show(self, items: list[tuple[str, Any]]) -> None:

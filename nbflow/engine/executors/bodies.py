@@ -4,10 +4,11 @@ was lost, and of one that had not begun when nothing new was to start."""
 import asyncio
 import contextvars
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from nbflow.core.model import Kind
 from nbflow.engine.context import is_async
+from nbflow.engine.executors.line import Losses
 from nbflow.engine.logs import tap
 from nbflow.engine.logs.output import OUTPUT, Output
 from nbflow.engine.threads import Outcome, ThreadJob, call_in, outcome_of, run_alone
@@ -16,6 +17,7 @@ from nbflow.errors import StepInterruptedError
 from nbflow.values import failures, sealing
 
 if TYPE_CHECKING:
+    from nbflow.engine.bodies import Body
     from nbflow.engine.calls import Call
     from nbflow.engine.engine import Engine
     from nbflow.engine.executors.attempt import RemoteAttempt
@@ -32,8 +34,7 @@ class OnExecutors:
     Attributes:
         attempt: number of the latest, 1-based.
         output: where the latest puts out what it prints.
-        losses: attempts that were lost with what they ran on.
-        unbegun: those of them that had not begun.
+        losses: what was lost of it on executors.
     """
 
     scope: "Scope"
@@ -55,7 +56,7 @@ class OnExecutors:
     sensitive: bool
 
     def __init__(self) -> None:
-        self.attempt = self.losses = self.unbegun = 0
+        self.attempt, self.losses = 0, Losses()
         self._away: RemoteAttempt | None = None
         self._for_main: Callable[[], None] | None = None  # it, where it is queued for the main thread
         self.output: Output | None = None
@@ -67,6 +68,15 @@ class OnExecutors:
         """Whether the value is a secret that is written sealed, which only this process can do."""
         return self.sensitive and sealing.wanted()
 
+    def launch_away(self) -> None:
+        """Give the attempt to the executor that has the name now; what keeps it from that fails the attempt."""
+        on = self.on or self.engine.default_executor
+        assert on is not None
+        try:
+            self._away = self.engine.executors.launch(cast("Body", self), on)
+        except BaseException as error:  # noqa: BLE001 - the name may be gone; whatever the attempt raises when it is made
+            self._ended(self.attempt, (False, error))
+
     def arrived(self, attempt: int, outcome: Outcome) -> None:
         """An attempt has ended."""
         self._away = None
@@ -75,7 +85,7 @@ class OnExecutors:
     def interrupted(self, error: BaseException, delay: float | None, *, begun: bool = True) -> None:
         """Record that an attempt was lost with what it ran on; the next begins after *delay* seconds, retries untouched.
 
-        Without a delay nothing begins: it goes on already. A step no attempt of which has *begun* is not rolled back (S46).
+        Without a delay nothing begins. A step no attempt of which has *begun* is not rolled back (S46).
         """
         if self._closed:
             return
@@ -173,18 +183,6 @@ class OnExecutors:
     def _go_on(self) -> None:
         """The stop was taken back (S41)."""
         self.begin(self.attempt + 1)
-
-    def ran_again(self) -> int:
-        """Record the attempt that a cluster began by itself; gives its number."""
-        if self._closed:
-            return self.attempt
-        self.attempt += 1
-        self._awaited = self.attempt
-        entry = self.scope.record(self._kind("started"), self.call.key, self._fixed | {"attempt": self.attempt})
-        if entry is not None:
-            self._started_at = entry.recorded_at.isoformat()
-            self._begin_output()
-        return self.attempt
 
     def give_up(self, error: BaseException) -> None:
         """What it runs on was lost too often."""

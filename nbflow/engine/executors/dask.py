@@ -2,8 +2,8 @@
 
 What Dask does by default and why it is not used here was measured: equal calls give one result (`pure`), a worker's death
 runs a body up to four times unseen, what a worker cannot unpickle leaves it wedged. So each attempt has a key of its own,
-`pure=False` and `retries=0`, travels as bytes, and is begun by looking up `eval`. Calls that wait for the cluster are made
-in threads, and each has a limit.
+`pure=False` and `retries=0`, travels as bytes, is begun by looking up `eval`, and asks first whether it has begun before.
+Calls that wait for the cluster are made in threads, and each has a limit.
 """
 
 import importlib.util
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbflow import ids
 from nbflow.clock import SystemClock, pause
-from nbflow.engine.executors.attempt import LOSSES, RemoteAttempt
+from nbflow.engine.executors.attempt import RemoteAttempt
 from nbflow.engine.executors.desk import Desk
 from nbflow.engine.executors.refusals import without_nbflow
 from nbflow.engine.executors.remote import CALL, differences, versions
@@ -79,13 +79,15 @@ class DaskWorkers:
     """A cluster as one engine uses it."""
 
     def __init__(self, given: DaskCluster, name: str) -> None:
-        self.name, self.url, self.blind = name, given.results, False
+        self.name, self.url = name, given.results
+        self.blind = self.isolates = self.retired = False
         self._given = given
         self._client: Any = given.client
         self._address = given.address
         self._made: Any = None  # a client of ours, in place of one that was lost
+        self._comm: Any = None  # what the topic is heard by: a client that connects again forgets what it had subscribed to
         self._topic = f"nbflow-{ids.new_uid()}"
-        self._desk, self._look_desk = Desk(f"nbflow-{name}"), Desk(f"nbflow-{name}-look")
+        self._desk, self._look_desk, self._reply_desk = (Desk(f"nbflow-{name}{of}") for of in ("", "-look", "-reply"))
         self._lock = threading.RLock()
         self._flying: dict[str, RemoteAttempt] = {}
         self._futures: dict[str, Any] = {}
@@ -102,12 +104,12 @@ class DaskWorkers:
 
     def submit(self, attempt: RemoteAttempt) -> None:
         """Pickle and send it, in a thread of ours."""
-        self._desk.put(partial(self._submit, attempt))
+        self._desk.put(partial(self._submit, attempt, SystemClock().monotonic() + RETURN))
 
     def withdraw(self, attempt: RemoteAttempt) -> bool:
         """See `Place`: of what the cluster has, nobody can tell in time whether it has begun."""
         with self._lock:
-            if attempt.key in self._flying:
+            if attempt.key in self._flying or attempt.begun_at is not None:  # the latter of one that has just ended
                 return False
             attempt.wanted = False
             return True
@@ -123,9 +125,17 @@ class DaskWorkers:
         return f"abandoned, still running on {self.name!r}" if attempt.begun_at is not None else "taken out of its queue"
 
     def retire(self) -> None:
-        """Another has its name now; what runs on it ends there."""
-        self._desk.close()
-        self._look_desk.close()
+        """Close a client that we made; the user's own stays open."""
+        for desk in (self._desk, self._look_desk):
+            desk.close()
+        if self._made is not None:
+            self._reply_desk.put(self._end)
+        self._reply_desk.close()
+
+    def _end(self) -> None:
+        made, self._made = self._made, None
+        if made is not None:
+            made.close(timeout=1)
 
     def close(self) -> None:
         """Let go of what it still does for us, and close a client that we made; the user's own stays open."""
@@ -136,17 +146,16 @@ class DaskWorkers:
         for future in futures:
             self._forget(future)
         self.retire()
-        if self._made is not None:
-            self._made.close(timeout=1)
+        self._end()
 
     # -- sending --------------------------------------------------------------------------------------------------------
 
-    def _submit(self, attempt: RemoteAttempt) -> None:
+    def _submit(self, attempt: RemoteAttempt, until: float) -> None:
         if not attempt.wanted or self._closed:
             return
         try:
             request = attempt.pack()
-            client = self._ready()
+            client = self._ready(attempt, until)
             with self._lock:
                 if not attempt.wanted:
                     return
@@ -155,7 +164,7 @@ class DaskWorkers:
                 warnings.filterwarnings("ignore", "Sending large graph")  # arguments are the user's to choose
                 future = client.submit(eval, CALL, {"request": request}, key=attempt.key, pure=False, retries=0)
         except _Unreachable as error:
-            attempt.lost(str(error), LOSSES + 1)  # it was waited for: more attempts would not help
+            attempt.unreachable(str(error))  # it was waited for: more attempts would not help
             return
         except BaseException as error:  # noqa: BLE001 - whatever the user's objects raise when they are pickled
             attempt.refused(error)
@@ -167,28 +176,28 @@ class DaskWorkers:
             self.leave(attempt)
         self._look_soon()
 
-    def _ready(self) -> Any:
+    def _ready(self, attempt: RemoteAttempt, until: float) -> Any:
         """A client whose scheduler answers and whose workers fit.
 
         Raises:
-            _Unreachable: the scheduler has not answered for RETURN seconds.
+            _Unreachable: the scheduler has not answered *until* then, or the attempt is not wanted any more.
             UsageError: a worker has no nbflow, or other versions.
         """
         client = self._client
-        if self._in_doubt or client is None or client.status != "running":
-            client = self._found_again()
+        if self._in_doubt or client is None or client.status != "running" or client.scheduler_comm is not self._comm:
+            client = self._found_again(attempt, until)
+            self._comm = client.scheduler_comm
             client.subscribe_topic(self._topic, self._heard)
             self._checked.clear()
             self._check_workers(client)
             self._in_doubt = False
         return client
 
-    def _found_again(self) -> Any:
+    def _found_again(self, attempt: RemoteAttempt, until: float) -> Any:
         """Wait for the scheduler: a client of the user's connects again by itself, in the place of a closed one comes ours."""
         monotonic = SystemClock().monotonic
-        until = monotonic() + RETURN
         why = ""
-        while not self._closed:
+        while attempt.wanted and not self._closed:
             client = self._client
             if client is not None and client.status == "running" and self._ask(client.scheduler.ncores, None) is not None:
                 return client
@@ -281,23 +290,22 @@ class DaskWorkers:
         if type(result) is tuple:  # type, error, traceback
             result = result[1]
         if status == "finished" and len(result) > FAST:
-            self._look_desk.put(partial(attempt.replied, result))
+            self._reply_desk.put(partial(attempt.replied, result))
         elif status == "finished":
             attempt.replied(result)
         elif status == "error":
             self._failed(attempt, result)
         else:
             self._in_doubt = True
-            attempt.lost(f"the cluster at {self._address} has let go of it: its scheduler or the client was lost")
+            why = f"the cluster at {self._address} has let go of it: its scheduler or the client was lost"
+            attempt.lost(why, begun=attempt.begun_at is not None)
 
     def _failed(self, attempt: RemoteAttempt, error: BaseException) -> None:
         name = type_name(type(error)).rpartition(".")[2]
         if name == "KilledWorker":
             times = getattr(error, "allowed_failures", 0) + 1
             tried = "" if times == 1 else f", after {times} tries of the cluster"
-            # One that never said that it ran may only have been queued where another one killed the worker.
-            count = max(1, times - attempt.body.losses) if attempt.ran else 1
-            attempt.lost(f"its worker {error.args[1].address} died{tried}", count)
+            attempt.lost(f"its worker {error.args[1].address} died{tried}")
         elif isinstance(error, ImportError):
             attempt.refused(without_nbflow(self.name, error))
         else:
@@ -313,10 +321,7 @@ class DaskWorkers:
         self._look_desk.put(self._look)
 
     def _look(self) -> None:
-        """Look at the cluster while attempts are out: which has a worker, are there any workers, is the client there at all.
-
-        A body that holds the GIL, or a worker that was stopped, cannot say itself that it has begun.
-        """
+        """Look at the cluster while attempts are out: are there any workers, is the client there at all."""
         while not self._closed:
             pause(LOOK_EVERY)
             with self._lock:
@@ -326,24 +331,27 @@ class DaskWorkers:
                 return
             client = self._client
             if client is None or client.status == "closed":
-                self._all_lost(flying)
+                self._all_lost(flying, f"the client of the cluster at {self._address} was closed")
                 continue
             waiting = {key: attempt for key, attempt in flying.items() if attempt.begun_at is None}
-            assigned = self._ask(client.scheduler.processing, None, workers=None) if waiting else None
-            if assigned is None:
+            alive = client.status == "running" or not self.retired  # a scheduler may come back, where nobody has replaced it
+            asked = alive and (waiting or self.retired)
+            workers = self._ask(client.scheduler.ncores, None) if asked else None
+            if self.retired and not workers:
+                self._all_lost(flying, f"the cluster at {self._address} has no worker, or does not answer, and was replaced")
                 continue
-            for key in (key for keys in assigned.values() for key in keys):
-                if key in waiting:
-                    waiting[key].begun()
-            self._say_waiting(waiting.values(), has_workers=bool(assigned))
+            if workers is not None:
+                self._say_waiting(waiting.values(), has_workers=bool(workers))
 
-    def _all_lost(self, flying: dict[str, RemoteAttempt]) -> None:
+    def _all_lost(self, flying: dict[str, RemoteAttempt], why: str) -> None:
         with self._lock:
-            for key in flying:
-                self._flying.pop(key, None)
-                self._futures.pop(key, None)
-        for attempt in flying.values():
-            attempt.lost(f"the client of the cluster at {self._address} was closed")
+            gone = [self._flying.pop(key, None) for key in flying]
+            futures = [self._futures.pop(key, None) for key in flying]
+        for attempt, future in zip(gone, futures, strict=True):
+            if future is not None:
+                self._forget(future)
+            if attempt is not None:
+                attempt.lost(why, begun=attempt.begun_at is not None)
 
     def _say_waiting(self, attempts: Collection[RemoteAttempt], *, has_workers: bool) -> None:
         if has_workers != self._waits:

@@ -4,11 +4,13 @@ import concurrent.futures
 import itertools
 import threading
 from collections.abc import Iterator, MutableMapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from nbflow.core import names
 from nbflow.engine.executors.attempt import Place, RemoteAttempt
 from nbflow.engine.executors.bodies import HERE
+from nbflow.engine.executors.line import Line
 from nbflow.engine.executors.pools import PoolOf, ThreadsOf
 from nbflow.engine.executors.processes import Processes
 from nbflow.errors import UsageError, listed
@@ -52,14 +54,15 @@ class Executors(MutableMapping[str, Any]):
     def __init__(self, engine: "Engine") -> None:
         self._engine = engine
         self._given: dict[str, Any] = {}
-        self._places: dict[str, Place] = {}
+        self._lines: dict[str, Line] = {}
+        self._former: list[Line] = []  # whose names others have now, while something of theirs is out
         self._root: tuple[str, str] | None = None
         self._attempts = itertools.count(1)
         self._lock = threading.RLock()
 
     def launch(self, body: "Body", name: str) -> RemoteAttempt:
         """Start an attempt on the executor of that name; on the loop."""
-        attempt = RemoteAttempt(body, self.place(name), f"{self._engine.store.engine_id}-{next(self._attempts)}")
+        attempt = RemoteAttempt(body, self._line(name), f"{self._engine.store.engine_id}-{next(self._attempts)}")
         attempt.launch()
         return attempt
 
@@ -76,10 +79,13 @@ class Executors(MutableMapping[str, Any]):
 
     def place(self, name: str) -> Place:
         """The executor of that name as the engine knows it; UsageError lists the known ones."""
+        return self._line(name).place
+
+    def _line(self, name: str) -> Line:
         with self._lock:
-            if (place := self._places.get(name)) is None:
-                place = self._places[name] = _face(self[name], name, self._engine)
-            return place
+            if (line := self._lines.get(name)) is None:
+                line = self._lines[name] = Line(_face(self[name], name, self._engine))
+            return line
 
     def check(self, name: str | None, what: str, step: object) -> None:
         """Refuse an `on=`, or a default executor, that names nothing."""
@@ -107,19 +113,20 @@ class Executors(MutableMapping[str, Any]):
         names.step_name(name)
         _check(name, executor)
         with self._lock:
-            old = self._places.pop(name, None)
             self._given[name] = executor
-        if old is not None:
-            old.retire()
+            self._retire(name, replaced=True)
 
     def __delitem__(self, name: str) -> None:
         with self._lock:
             if name not in self._given:
                 raise KeyError(name)
             del self._given[name]
-            old = self._places.pop(name, None)
-        if old is not None:
-            old.retire()
+            self._retire(name, replaced=False)
+
+    def _retire(self, name: str, *, replaced: bool) -> None:
+        if (old := self._lines.pop(name, None)) is not None:
+            self._former = [line for line in self._former if line.busy] + [old]
+            self._engine.thread.post(partial(old.end, replaced=replaced))
 
     def __contains__(self, name: object) -> bool:
         return name == "processes" or name in self._given
@@ -133,9 +140,9 @@ class Executors(MutableMapping[str, Any]):
     def close(self) -> None:
         """End what runs for us, wherever that can be done."""
         with self._lock:
-            places = list(self._places.values())
-        for place in places:
-            place.close()
+            lines = [*self._lines.values(), *self._former]
+        for line in lines:
+            line.place.close()
 
 
 def _check(name: str, executor: Any) -> None:

@@ -19,7 +19,8 @@ class ThreadsOf:
 
     url: str | None = None
     wire = None
-    blind = False
+    blind = retired = False
+    isolates = True
 
     def __init__(self, executor: concurrent.futures.ThreadPoolExecutor, name: str) -> None:
         self.name = name
@@ -39,7 +40,12 @@ class ThreadsOf:
             attempt.refused(shut_down(self.name, error))
             return
         self._futures[attempt] = future
-        future.add_done_callback(lambda _done: self._futures.pop(attempt, None))
+        future.add_done_callback(partial(self._done, attempt))
+
+    def _done(self, attempt: RemoteAttempt, future: concurrent.futures.Future[None]) -> None:
+        self._futures.pop(attempt, None)
+        if future.cancelled():  # by whom it belongs to, where somebody still waits for it
+            attempt.lost("its executor was shut down", begun=False)
 
     def _run(self, attempt: RemoteAttempt) -> None:
         if attempt.wanted:
@@ -55,7 +61,7 @@ class ThreadsOf:
         return "taken out of its queue" if self.withdraw(attempt) else "abandoned, still running in its thread"
 
     def retire(self) -> None:
-        """Another has its name now; it is its maker's to shut down."""
+        """It is its maker's to shut down."""
 
     def close(self) -> None:
         """It is its maker's to shut down."""
@@ -68,13 +74,14 @@ class PoolOf:
     wire = None
 
     def __init__(self, executor: concurrent.futures.Executor, name: str) -> None:
-        self.name, self.blind = name, False
+        self.name, self.blind, self.retired = name, False, False
         self._executor = executor
         self._former: concurrent.futures.Executor | None = None
         self._remade = False
         self._size = getattr(executor, "_max_workers", None)
-        self._lock = threading.RLock()
-        self._running: dict[RemoteAttempt, tuple[concurrent.futures.Future[bytes], concurrent.futures.Executor]] = {}
+        self.isolates = self._size == 1
+        self._lock = threading.Lock()  # never held while code of the executor runs: its threads wait for it in `_done`
+        self._running: dict[RemoteAttempt, tuple[concurrent.futures.Future[bytes], concurrent.futures.Executor] | None] = {}
         self._queued: deque[RemoteAttempt] = deque()
         self._desk = Desk(f"nbflow-{name}")
 
@@ -108,18 +115,27 @@ class PoolOf:
         with self._lock:
             if not attempt.wanted:
                 return None
-            pool = self._executor
+            self._running[attempt] = None  # from here on it may begin
+        pool = self._executor
+        try:
             future = pool.submit(eval, CALL, {"request": request})
             if not hasattr(future, "add_done_callback"):
                 raise no_future(self.name, future)
+        except BaseException:
+            with self._lock:
+                del self._running[attempt]
+            raise
+        with self._lock:
             self._running[attempt] = future, pool
             self._queued.append(attempt)
             self._promote()
-            return future
+        if not attempt.wanted:  # left while it was handed over
+            future.cancel()
+        return future
 
     def _promote(self) -> None:
         """Pools begin in the order of submission: the first of them run, the others wait, their timeouts not begun."""
-        busy = len(self._running) - len(self._queued)
+        busy = sum(handed is not None for handed in self._running.values()) - len(self._queued)
         while self._queued and (self._size is None or busy < self._size):
             self._queued.popleft().begun()
             busy += 1
@@ -128,9 +144,11 @@ class PoolOf:
         error = concurrent.futures.CancelledError() if future.cancelled() else future.exception()
         broken = isinstance(error, concurrent.futures.BrokenExecutor)
         with self._lock:
-            _, pool = self._running.pop(attempt)
+            handed = self._running.pop(attempt)
+            assert handed is not None  # told of it only after it was handed over
+            pool = handed[1]
             if broken:  # with it all that it had begun and all that was queued for it
-                self._queued = deque(one for one in self._queued if one in self._running and self._running[one][1] is not pool)
+                self._queued = deque(one for one in self._queued if (kept := self._running.get(one)) and kept[1] is not pool)
             elif attempt in self._queued:
                 self._queued.remove(attempt)
                 if not future.cancelled():
@@ -139,10 +157,10 @@ class PoolOf:
         if error is None:
             attempt.replied(future.result())
         elif future.cancelled():
-            attempt.lost("its executor was shut down", int(attempt.begun_at is not None))
+            attempt.lost("its executor was shut down", begun=attempt.begun_at is not None)
         elif broken:
             self._desk.put(partial(self._remake, pool))
-            attempt.lost(f"the pool broke: {str(error) or type_name(type(error))}", int(attempt.begun_at is not None))
+            attempt.lost(f"the pool broke: {str(error) or type_name(type(error))}", begun=attempt.begun_at is not None)
         elif isinstance(error, ImportError):
             attempt.refused(without_nbflow(self.name, error))
         else:
@@ -151,33 +169,41 @@ class PoolOf:
     def _remake(self, broken: concurrent.futures.Executor) -> None:
         """Put a new pool in the place of a broken one, once.
 
-        On our own thread, and the broken one is kept until the next: when the last reference to a pool goes, it takes a lock
-        of its own, which it holds while it tells `_done` of what was lost.
+        Only on our own thread: it may wait until the broken one's threads have told `_done` of all that was lost. The broken
+        one is kept until the next: when the last reference to a pool goes, it takes a lock of its own, which it holds while
+        it tells that.
         """
-        with self._lock:
-            if broken is not self._executor or not getattr(broken, "_broken", True):
-                return
-            former, made = self._former, _another(broken)
-            if made is not None:
-                self._former, self._executor, self._remade = broken, made, True
-        del former  # not under our lock either, for which its threads may wait
+        if broken is not self._executor or not getattr(broken, "_broken", True):
+            return
+        if (made := _another(broken)) is not None:
+            self._former, self._executor, self._remade = broken, made, True
 
     def withdraw(self, attempt: RemoteAttempt) -> bool:
         """See `Place`."""
         with self._lock:
-            if attempt in self._running and not self._running[attempt][0].cancel():
+            if attempt in self._running:
+                handed = self._running[attempt]
+            elif attempt.begun_at is not None:  # it has just ended
                 return False
-            attempt.wanted = False
-            return True
+            else:
+                attempt.wanted = False
+                return True
+        if handed is None or not handed[0].cancel():
+            return False
+        attempt.wanted = False
+        return True
 
     def leave(self, attempt: RemoteAttempt) -> str:
         """Take it out of the queue, or leave it to its worker."""
         return "taken out of its queue" if self.withdraw(attempt) else f"abandoned, still running on {self.name!r}"
 
     def retire(self) -> None:
-        """Another has its name now; what runs on it ends there."""
+        """It is its maker's to shut down; one that we made in its place is ours."""
+        self._desk.put(self._end)
         self._desk.close()
-        if self._remade:
+
+    def _end(self) -> None:
+        if self._remade and type(self._executor) is concurrent.futures.ProcessPoolExecutor:  # loky's is everybody's
             self._executor.shutdown(wait=False)
 
     def close(self) -> None:

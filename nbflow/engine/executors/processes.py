@@ -57,10 +57,10 @@ class _Mine(threading.local):
 class ProcessWorkers:
     """The processes of one engine."""
 
-    blind, url, wire = False, None, ("pipe", "")
+    blind, isolates, url, wire = False, True, None, ("pipe", "")
 
     def __init__(self, n: int, name: str) -> None:
-        self.name = name
+        self.name, self.retired = name, False
         self._limit = n
         self._attempts: queue.SimpleQueue[RemoteAttempt | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -102,7 +102,7 @@ class ProcessWorkers:
         return "its process was killed"
 
     def retire(self) -> None:
-        """Another has its name now; what runs on it ends there."""
+        """Have the processes end."""
         self._end(kill=False)
 
     def close(self) -> None:

@@ -67,14 +67,15 @@ class Reply(msgspec.Struct):
 
     Attributes:
         kind: "value", "pickled", "error", "blind" (the arguments are references, and their files cannot be seen from
-            there) or "unfit" (other versions).
+            there), "again" (it had begun on a worker that is lost, and was not run once more) or "unfit" (other versions).
         run: which execution of the attempt this was: a cluster may have run it twice.
         value: of "value".
         data: the pickled value of "pickled": its class is known to the sender only; of "error": what `left_over` made.
         staged: files that the value needs.
         error: of "error": what `failures.record_error` made of it.
         ours: the error was raised in code of the notebook (S22).
-        text: of "unfit".
+        text: of "unfit"; the lost worker of "again".
+        alone: of "again": that worker ran one body at a time.
         output: what was printed and logged and is not sent yet.
     """
 
@@ -86,6 +87,7 @@ class Reply(msgspec.Struct):
     error: dict[str, Any] = {}
     ours: bool = False
     text: str = ""
+    alone: bool = False
     output: list[report.Item] = []
 
 
@@ -123,6 +125,8 @@ def run(request: bytes, send: Callable[[dict[str, Any]], None] | None = None) ->
     here = versions()
     if here != order.versions:
         return pickle.dumps(Reply("unfit", text=differences(here, order.versions)))
+    if (lost := report.began_before(order.key, order.wire)) is not None:
+        return pickle.dumps(Reply("again", text=lost[0], alone=lost[1] == 1))
     errand = Errand(order, report.Report(order.key, report.sender(order.wire, send)))
     with report.capturing(errand.report, order.process):
         reply = errand.reply()

@@ -23,6 +23,7 @@ Send = Callable[[dict[str, Any]], None]
 
 EVERY = 0.1  # seconds between two sendings of one body
 LIMIT = 1 << 20  # characters kept of one body's output
+ANSWER = 5.0  # seconds for an answer of the scheduler
 CHUNK = 64_000  # characters in one message
 
 _REPORT: contextvars.ContextVar["Report | None"] = contextvars.ContextVar("nbflow_report", default=None)
@@ -113,6 +114,35 @@ def sender(wire: tuple[str, str] | None, send: Send | None) -> Send | None:
     except ValueError:  # evaluated by something that is no worker
         return None
     return lambda message: worker.log_event(address, message)
+
+
+def began_before(key: str, wire: tuple[str, str] | None) -> tuple[str, int] | None:
+    """The worker on which this attempt has begun before, and its number of threads; None the first time.
+
+    A Dask cluster runs what it loses up to three times more, unseen: but whether another attempt begins is the engine's to
+    say. Its scheduler keeps this for as long as it knows the attempt, and tells the engine that the body begins.
+    """
+    if wire is None or wire[0] != "dask":
+        return None
+    from distributed import get_worker
+    from distributed.utils import sync
+
+    topic = wire[1]
+
+    async def ask(worker: Any) -> tuple[str, int] | None:
+        known = await worker.scheduler.get_metadata(keys=[key], default=None)
+        if known is None:
+            begun = {"key": key, "run": "", "ago": 0.0, "items": []}  # said now: a body that holds the GIL cannot later
+            await worker.scheduler.set_metadata(keys=[key], value=(worker.address, worker.state.nthreads))
+            await worker.scheduler.log_event(topic=topic, msg=begun)
+        return known and tuple(known)
+
+    try:
+        worker = get_worker()
+        found: tuple[str, int] | None = sync(worker.loop, ask, worker, callback_timeout=ANSWER)
+    except Exception:  # noqa: BLE001 - evaluated by something that is no worker, or a scheduler that does not answer
+        return None
+    return found
 
 
 class Courier:
