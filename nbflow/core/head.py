@@ -123,6 +123,8 @@ class Head:
                 self.progressed = True
             return True
         self.changed_at = entry.recorded_at
+        if transitions.is_void(self.status, kind):
+            return True
         self.status = transitions.after(self.status, kind)
         _ON.get(kind, _nothing)(self, entry)
         return True

@@ -24,6 +24,14 @@ TABLE: dict[tuple[Status, Kind], Status] = {
 }
 
 
+_TURNS = frozenset({Kind.COMPLETED, Kind.ERRORED, Kind.TERMINATED, Kind.ROLLING_BACK, Kind.TERMINATING, Kind.RETRIED})
+
+
+def is_void(status: Status, cause: Kind) -> bool:
+    """Whether *cause* would end an instance, begin to roll it back or open it again, and changes nothing in this status."""
+    return cause in _TURNS and (status, cause) not in TABLE
+
+
 def after(status: Status, cause: Kind) -> Status:
     """Give the status that *cause* leads to, the same one where it changes nothing."""
     return TABLE.get((status, cause), status)

@@ -13,7 +13,7 @@ from nbflow.engine.recovery import take_up
 if TYPE_CHECKING:
     from nbflow.engine.engine import Engine
 
-_SETS_GOING = frozenset({Kind.CREATED, Kind.RESUMED, Kind.RETRIED, Kind.RESTARTED, Kind.TERMINATING})
+_SETS_GOING = frozenset({Kind.RESUMED, Kind.RETRIED, Kind.RESTARTED, Kind.TERMINATING})
 
 
 class News:
@@ -47,8 +47,8 @@ class News:
                 engine.thread.post(self._told, live, entry)
                 continue
             engine.feed.publish(entry.created_seq)
-            if entry.kind in _SETS_GOING:
-                engine.thread.post(self._offered, entry.created_seq)
+            if entry.kind is Kind.CREATED or (entry.kind in _SETS_GOING and (not entry.token or entry.kind in FENCES)):
+                engine.thread.post(self._offered, entry)
 
     def _told(self, live: LiveInstance, entry: Entry) -> None:
         if entry.kind in FENCES:
@@ -84,7 +84,7 @@ class News:
 
         engine.threads.submit(contextvars.Context(), lambda: engine.store.read(entry.created_seq), again)
 
-    def _offered(self, created_seq: int) -> None:
+    def _offered(self, entry: Entry) -> None:
         """It was made or told to go on from outside: where no engine has it, it goes to the first with its workflow (S51)."""
-        engine = self._engine
-        engine.threads.submit(contextvars.Context(), lambda: take_up(engine, created_seq), lambda _outcome: None)
+        engine, new = self._engine, entry.kind is Kind.CREATED
+        engine.threads.submit(contextvars.Context(), lambda: take_up(engine, entry.created_seq, new=new), lambda _outcome: None)

@@ -65,13 +65,16 @@ def recover_child(engine: "Engine", child: "WorkflowInstance") -> None:
         engine.start(live)
 
 
-def take_up(engine: "Engine", created_seq: int) -> None:
-    """The same for one instance that somebody has made, or told to go on, where no living engine has it."""
+def take_up(engine: "Engine", created_seq: int, *, new: bool) -> None:
+    """The same for one instance that somebody has made, or told to go on, where no living engine has it.
+
+    One that is *new* and had an engine is left to that one's notebook, as everything is whose kernel died.
+    """
     head = engine.store.head(created_seq)
     workflow = None if head is None else engine.registry.find(head.workflow)
     if workflow is None or head is None or head.finished or not _belongs(engine, workflow, head):
         return
-    if head.owner is not None and engine.store.alive(head.owner) is not False:
+    if head.owner is not None and (new or engine.store.alive(head.owner) is not False):
         return
     live = engine.adopt(created_seq, "offered")
     if live is not None:

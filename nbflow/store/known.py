@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, Protocol
 
 from nbflow.core.model import FINISHED, Entry, Kind, Status
-from nbflow.core.status import after
+from nbflow.core.status import after, is_void
 from nbflow.store import standing
 
 _OF_STEPS = ("known_steps", "known_attempts")
@@ -150,6 +150,8 @@ class _Life:
         self.anew_seq = 0
 
     def apply(self, seq: int, kind: Kind, at: datetime, code_hash: str | None, keep_below: int | None) -> None:
+        if is_void(self.status, kind):
+            return
         self.status = after(self.status, kind)
         if kind is Kind.ACTIVATED:
             self.started_at = self.started_at or at

@@ -54,7 +54,8 @@ def test_what_was_recorded_before_the_loop_was_held_becomes_durable_all_the_same
         async def run(self, event, step):
             async def body():
                 journal = engine.store._journal
-                engine.store.append(Entry(Kind.SET_ASIDE, instance.created_seq, 1, engine.clock.now()), lambda: None)
+                created_seq = next(iter(engine.live))  # what `create` gives may have no name yet
+                engine.store.append(Entry(Kind.SET_ASIDE, created_seq, 1, engine.clock.now()), lambda: None)
                 before.append(journal.synced)
                 held.set()
                 holds_the_loop(gate)
