@@ -11,6 +11,7 @@ import pytest
 import nbflow
 from nbflow import Engine, InvalidStatusError, WorkflowEntrypoint
 from nbflow.core.model import Kind, Status, StepKey, StepType
+from nbflow.engine.recovery import take_up
 from tests.engine.conftest import entrypoint, eventually
 
 
@@ -292,3 +293,16 @@ def test_a_list_by_status_is_what_each_instance_says_from_every_engine(engines):
             assert [one.id for one in engine.list("W", status=status, limit=1)] == same[:1]
         assert len(engine.list(status="waiting")) == 6
         assert not engine.list("V", status="waiting")
+
+
+def test_what_was_just_made_in_a_kernel_that_died_is_left_to_its_notebook(tmp_path):  # S51
+    file = tmp_path / "h.duckdb"
+    dead = subprocess.run([sys.executable, "-c", LEFT, str(file)], cwd=Path(__file__).parents[2], timeout=60, check=False)
+    assert dead.returncode == -9
+    with Engine(file, notebook="a.ipynb") as living:
+        living.register(Left, resume=False)
+        made = living.get("w1")
+        take_up(living, made.created_seq, new=True)
+        assert made.view().unattended
+        take_up(living, made.created_seq, new=False)
+        assert made.wait(20, "finished").output == 2
