@@ -36,7 +36,7 @@ def test_the_chain_goes_on_after_the_kernel_died_in_it(tmp_path):
     with kernel_in(tmp_path) as kernel:
         kernel.run(BOOT, ok=True)
         kernel.run(CELL, ok=True)
-        kernel.until("'undo hotel hotel' in open('side.txt').read()")
+        kernel.until("os.path.exists('side.txt') and 'undo hotel hotel' in open('side.txt').read()")
         kernel.kill()
         kernel.restart(now=True)
         (tmp_path / "go").touch()
