@@ -152,8 +152,9 @@ def _is_left(engine: "Engine", workflow: Workflow, head: Head) -> bool:
 
 def _is_gone(notebook: str, store: Path | None) -> bool:
     """Whether there is no such notebook beside a store any more; of a store that is elsewhere nobody can tell."""
-    beside = store is not None and store.parent.name == DEFAULT_STORE.parent.name
-    return beside and store is not None and bool(notebook) and not (store.parent.parent / notebook).exists()
+    if store is None or not notebook or store.parent.name != DEFAULT_STORE.parent.name:
+        return False
+    return not (store.parent.parent / notebook).exists()
 
 
 def _differs(engine: "Engine", head: Head, params: Any) -> str:

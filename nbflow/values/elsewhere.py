@@ -91,12 +91,7 @@ def _completed(record: failures.Record, lost: Lost) -> failures.Record:
             more["args"] = text
         if sum(map(len, kept.values())) <= failures.ATTRIBUTES and len(msgspec.json.encode(more)) <= failures.LIMIT:
             record = more
-    if "cause" in lost:
-        record = {**record, "cause": _completed(record["cause"], lost["cause"])}
-    if "exceptions" in lost:
-        parts = zip(record["exceptions"], lost["exceptions"], strict=True)
-        record = {**record, "exceptions": [_completed(part, its) for part, its in parts]}
-    return record
+    return _with_parts(record, lost, _completed)
 
 
 def _with_classes(record: failures.Record, lost: Lost) -> failures.Record:
@@ -106,11 +101,18 @@ def _with_classes(record: failures.Record, lost: Lost) -> failures.Record:
             record = {**record, "class": pickle.loads(lost["class"])}  # noqa: S301 - as replies
         except Exception:  # noqa: BLE001 - as above
             pass
+    return _with_parts(record, lost, _with_classes)
+
+
+def _with_parts(
+    record: failures.Record, lost: Lost, change: Callable[[failures.Record, Lost], failures.Record]
+) -> failures.Record:
+    """A record with its cause and the members of its group changed in the same way."""
     if "cause" in lost:
-        record = {**record, "cause": _with_classes(record["cause"], lost["cause"])}
+        record = {**record, "cause": change(record["cause"], lost["cause"])}
     if "exceptions" in lost:
         parts = zip(record["exceptions"], lost["exceptions"], strict=True)
-        record = {**record, "exceptions": [_with_classes(part, its) for part, its in parts]}
+        record = {**record, "exceptions": [change(part, its) for part, its in parts]}
     return record
 
 
