@@ -17,11 +17,13 @@ MODULES = {
 }
 
 # What each room may import, itself always. The package's own module hands names out lazily and may know all.
-BASE = {"errors", "clock", "ids"}
+BASE = {"errors", "clock", "ids", "system"}
 MAY_IMPORT = {
     "errors": set(),
     "clock": set(),
     "ids": set(),
+    "windows": set(),
+    "system": {"windows"},
     "core": BASE,
     "values": BASE | {"core"},
     "store": BASE | {"core"},

@@ -11,6 +11,7 @@ import errno
 import logging
 import os
 import selectors
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
@@ -178,6 +179,8 @@ class CountingLoop(asyncio.SelectorEventLoop):
             return False
 
     def _sockets(self) -> list[Identity]:
+        if sys.platform == "win32":
+            return []  # a socket has no number there that `os.closerange` could close
         inner = vars(self)
         return [identity(os.fstat(inner[end].fileno())) for end in ("_ssock", "_csock")]
 

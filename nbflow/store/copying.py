@@ -18,6 +18,7 @@ from nbflow.store.database import quoted
 from nbflow.store.descriptor import named
 from nbflow.store.files import open_own
 from nbflow.store.layout import DEFAULT, Layout
+from nbflow.system import read_at
 
 _MAGIC, _MAGIC_AT = b"DUCK", 8  # as every DuckDB file begins, behind a sum
 _FORM = "copy (select …) to 'result.parquet', with options after it in parentheses, such as (format parquet)"
@@ -207,13 +208,13 @@ def _is_database(path: Path) -> bool:
         with suppress(OSError):
             status = os.fstat(number)
             if (status.st_dev, status.st_ino) == there:
-                return os.pread(number, len(_MAGIC), _MAGIC_AT) == _MAGIC
+                return read_at(number, len(_MAGIC), _MAGIC_AT) == _MAGIC
     try:
         descriptor = open_own(path, os.O_RDONLY)
     except OSError:
         return False  # DuckDB says what it is that it cannot write
     try:
-        return os.pread(descriptor, len(_MAGIC), _MAGIC_AT) == _MAGIC
+        return read_at(descriptor, len(_MAGIC), _MAGIC_AT) == _MAGIC
     finally:
         os.close(descriptor)
 

@@ -18,8 +18,9 @@ from nbflow.core.model import Entry, Kind, StepKey
 from nbflow.errors import StoreCorruptError, StoreError, StoreVersionError
 from nbflow.store import appending, bodies, known, lines
 from nbflow.store.files import make_own
-from nbflow.store.layout import Layout, sync_folder, unwritable
+from nbflow.store.layout import Layout, unwritable
 from nbflow.store.lease import process_name
+from nbflow.system import sync_folder, sync_whole
 
 NAME = "nb"
 NEW = "storage_version 'v1.4.0', block_size 16384"  # so that DuckDB 1.4, 1.5 and 2.0 tools read it, and it starts small
@@ -155,11 +156,7 @@ class Database:
             self._attach(temporary, NEW)
             make_schema(self.connection, meta)
             self.detach()
-            descriptor = os.open(temporary, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            sync_whole(temporary)
             temporary.replace(self._layout.file)
             sync_folder(self._layout.file.parent)
         except OSError as error:

@@ -2,8 +2,10 @@
 
 import os
 import stat
+from pathlib import Path
 
 from nbflow import ids
+from nbflow.system import open_folder
 
 Identity = tuple[int, int]
 
@@ -69,6 +71,12 @@ class Descriptor:
         if self.number >= 0 and self.good:
             os.close(self.number)
         self.number = -1
+
+
+def of_folder(folder: Path) -> Descriptor | None:
+    """A folder, open to make its names last; None where that needs none."""
+    number = open_folder(folder)
+    return None if number is None else Descriptor(number)
 
 
 def _mark(number: int) -> int | None:

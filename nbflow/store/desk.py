@@ -1,6 +1,5 @@
 """What the sessions of one engine share, and where its files go."""
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -13,8 +12,9 @@ from nbflow.core.model import Entry, Kind
 from nbflow.store import lines, segments
 from nbflow.store.database import Database
 from nbflow.store.journal import Journal
-from nbflow.store.layout import Layout, sync_folder
+from nbflow.store.layout import Layout
 from nbflow.store.lease import LIFE, Lease, LifeLock, News
+from nbflow.system import sync_folder, sync_whole
 
 _LINES = 5_000
 
@@ -109,11 +109,7 @@ def place(workflow: str, instance_id: str) -> str:
 
 def put(file: Path, place_of: Path) -> None:
     """Put a whole file in the place of another, to stay."""
-    descriptor = os.open(file, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_whole(file)
     file.replace(place_of)
     sync_folder(place_of.parent)
 

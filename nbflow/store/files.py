@@ -9,7 +9,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-_OWN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+from nbflow.system import open_file
 
 
 def open_own(path: Path, flags: int) -> int:
@@ -18,7 +18,7 @@ def open_own(path: Path, flags: int) -> int:
     Raises:
         OSError: it can't be opened, or something else stands in its place.
     """
-    descriptor = os.open(path, flags | _OWN, 0o600)
+    descriptor = open_file(path, flags)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "it is no regular file", str(path))

@@ -1,9 +1,10 @@
 """What a fork of this process means for the stores that are open in it (S54)."""
 
-import os
 import threading
 import weakref
 from typing import Protocol
+
+from nbflow.system import at_fork
 
 _PATIENCE = 1.0  # seconds that a fork waits for the file to be left: DuckDB would keep it attached in the child
 
@@ -42,4 +43,4 @@ def _in_child() -> None:
     living.clear()
 
 
-os.register_at_fork(before=_before, after_in_parent=_after, after_in_child=_in_child)
+at_fork(before=_before, after_in_parent=_after, after_in_child=_in_child)

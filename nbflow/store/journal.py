@@ -20,10 +20,10 @@ from pathlib import Path
 from nbflow.clock import SystemClock, pause
 from nbflow.errors import NbflowError, StoreError, refusal
 from nbflow.store import lines
-from nbflow.store.descriptor import Descriptor
+from nbflow.store.descriptor import Descriptor, of_folder
 from nbflow.store.files import open_own
-from nbflow.store.layout import sync_folder
 from nbflow.store.segments import AHEAD, segment_path, segments
+from nbflow.system import sync_data, sync_folder, write_at
 
 Acked = Callable[[], None]
 
@@ -73,7 +73,7 @@ class Journal:
         self._took = 0.0  # seconds, by the last syncs
         self._writing = threading.Lock()  # of everything down to _acks
         self._file: Descriptor | None = None
-        self._opened_folder = Descriptor(os.open(folder, os.O_RDONLY | os.O_CLOEXEC))
+        self._opened_folder = of_folder(folder)
         self._distrusted = self._listed = False
         self._first = self._offset = self._filled = 0
         self._headed = -1
@@ -189,7 +189,8 @@ class Journal:
     def let_go(self) -> None:
         """Close what is open."""
         self.abandon()
-        self._opened_folder.close()
+        if self._opened_folder is not None:
+            self._opened_folder.close()
 
     def abandon(self) -> None:
         """Close the file."""
@@ -249,7 +250,7 @@ class Journal:
         assert file is not None  # `_write_queued` opened one
         started = _monotonic()
         try:
-            os.fdatasync(file.number)
+            sync_data(file.number)
             if not file.good:
                 raise OSError(errno.EBADF, os.strerror(errno.EBADF))
             named = file.named
@@ -304,7 +305,7 @@ class Journal:
         try:
             number = self._reached().number
             while place < end:
-                count = os.pwrite(number, left, place)
+                count = write_at(number, left, place)
                 if count <= 0:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 left, place = left[count:], place + count
@@ -342,9 +343,10 @@ class Journal:
     def _list(self) -> None:
         """Make the name of the file last; the folder stays open, so that this needs no descriptor when none is free."""
         try:
-            if not self._opened_folder.good:
-                self._opened_folder = Descriptor(os.open(self._folder, os.O_RDONLY | os.O_CLOEXEC))
-            os.fsync(self._opened_folder.number)
+            if self._opened_folder is not None and not self._opened_folder.good:
+                self._opened_folder = of_folder(self._folder)
+            if self._opened_folder is not None:
+                os.fsync(self._opened_folder.number)
         except OSError as error:
             raise _NotNowError(error) from error
         self._listed = True
@@ -354,7 +356,7 @@ class Journal:
         try:
             number, self._filled = self._reached().number, self._offset - self._first
             os.ftruncate(number, self._filled)
-            os.fdatasync(number)
+            sync_data(number)
         except OSError as error:
             self._distrusted = True
             raise _NotNowError(error) from error
@@ -385,7 +387,7 @@ class Journal:
         self._open_segment(self.synced)
         self._put()
         try:
-            os.fdatasync(self._reached().number)
+            sync_data(self._reached().number)
         except OSError as error:
             self._distrusted = True
             raise _NotNowError(error) from error

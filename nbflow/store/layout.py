@@ -10,6 +10,7 @@ from pathlib import Path
 from nbflow.core.names import quoted
 from nbflow.errors import StoreError, UsageError, passes, refusal
 from nbflow.store.files import strangers, write_own
+from nbflow.system import sync_folder
 
 DEFAULT = Path(".nbflow") / "history.duckdb"
 
@@ -133,15 +134,6 @@ class Layout:
         """The journal folder as the system knows it: a copy of it is another one (S52)."""
         status = self.journal.stat()
         return f"{status.st_dev}:{status.st_ino}"
-
-
-def sync_folder(folder: Path) -> None:
-    """Make names made, changed and removed in *folder* last (S53)."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _too_long(path: Path) -> UsageError:

@@ -3,8 +3,6 @@
 All by the operating system's locks and one small file each; a lock dies with its process, however that ends.
 """
 
-import errno
-import fcntl
 import json
 import os
 import re
@@ -21,7 +19,8 @@ from nbflow.core.model import Owner
 from nbflow.errors import StoreError
 from nbflow.store.descriptor import Descriptor, named
 from nbflow.store.files import open_own, write_own
-from nbflow.store.layout import Layout, sync_folder, unwritable
+from nbflow.store.layout import Layout, unwritable
+from nbflow.system import read_at, sync_data, sync_folder, try_lock, unlock, write_at
 
 Count = tuple[int, int]
 
@@ -29,28 +28,24 @@ LIFE = ".nbj"
 _POLL = 0.001
 _SIGNED = 4096  # bytes of a signature; it is shown in messages
 _PROMISE = re.compile(rb"\d{15}\n")
-_REFUSED = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 
 
-def _try_lock(descriptor: int, how: int, path: Path) -> bool:
+def _try_lock(descriptor: int, path: Path, *, shared: bool = False) -> bool:
     try:
-        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+        return try_lock(descriptor, shared=shared)
     except OSError as error:
-        if error.errno in _REFUSED:
-            return False
         msg = (
             f"{str(path)!r} cannot be locked: {error.strerror or error}; this file system has no lock service: "
             f"put the store on a local disk (NBFLOW_STORE)"
         )
         raise StoreError(msg) from error
-    return True
 
 
 def _unlock(lock: Descriptor) -> None:
     """Give a lock back before its descriptor is closed: a child that is just being forked has that descriptor too."""
     with suppress(OSError):  # user code closes it at this moment
         if lock.good:
-            fcntl.flock(lock.number, fcntl.LOCK_UN)
+            unlock(lock.number)
 
 
 def let_go(lock: Descriptor) -> None:
@@ -71,7 +66,7 @@ class FileLock:
         for _ in range(10):
             if self._held is None or not self._held.good:
                 self._held = self._open()
-            if not _try_lock(self._held.number, fcntl.LOCK_EX, self.path):
+            if not _try_lock(self._held.number, self.path):
                 if self.in_place():
                     return False
             elif self.in_place():
@@ -200,11 +195,11 @@ class LifeLock:
         except OSError as error:
             raise unwritable(temporary, error) from error
         try:
-            if not _try_lock(held.number, fcntl.LOCK_EX, temporary):
+            if not _try_lock(held.number, temporary):
                 msg = f"{str(temporary)!r} is locked by somebody else; make a new Engine"
                 raise StoreError(msg)
-            os.pwrite(held.number, self._promised, 0)
-            os.fdatasync(held.number)  # a lock that says nothing was harmed, then, and not left so by a power cut
+            write_at(held.number, self._promised, 0)
+            sync_data(held.number)  # a lock that says nothing was harmed, then, and not left so by a power cut
             temporary.replace(self.path)
             sync_folder(self.path.parent)
         except BaseException as error:
@@ -221,7 +216,7 @@ class LifeLock:
         self._promised = _promise(position)
         try:
             if self._held.good:
-                os.pwrite(self._held.number, self._promised, 0)
+                write_at(self._held.number, self._promised, 0)
         except OSError:
             pass  # a second opinion of what the journal itself holds: without it less is noticed, nothing lost
 
@@ -235,7 +230,7 @@ class LifeLock:
         elif not self._held.good:
             again = Descriptor(open_own(self.path, os.O_RDWR))
             for _ in range(20):  # who looks whether it is held has it for some microseconds; else the next time will do
-                if _try_lock(again.number, fcntl.LOCK_EX, self.path):
+                if _try_lock(again.number, self.path):
                     self._held = again
                     return
                 pause(_POLL)
@@ -267,7 +262,7 @@ def seize(folder: Path, engine: str) -> tuple[bool | None, Descriptor | None]:
             lock = Descriptor(open_own(path, os.O_RDONLY))
         except FileNotFoundError:
             return None, None
-        free = _try_lock(lock.number, fcntl.LOCK_SH, path)
+        free = _try_lock(lock.number, path, shared=True)
         if lock.file == named(path):
             if free:
                 return False, lock
@@ -302,7 +297,7 @@ def written(folder: Path, engine: str) -> bytes:
     except OSError:
         return b""
     try:
-        return os.pread(descriptor, 32, 0)
+        return read_at(descriptor, 32, 0)
     except OSError:
         return b""
     finally:
@@ -342,12 +337,12 @@ class News:
     def reached(self, seq: int) -> None:
         """Note the highest seq after its commit, under the lease."""
         with self._reading:
-            os.pwrite(self._opened().number, struct.pack("<Q", seq), 8)
+            write_at(self._opened().number, struct.pack("<Q", seq), 8)
 
     def _inode_and(self, place: int) -> Count:
         with self._reading:
             file = self._opened()
-            data = os.pread(file.number, 8, place)
+            data = read_at(file.number, 8, place)
             return file.file[1], int(struct.unpack("<Q", data)[0]) if len(data) == 8 else 0
 
     def there(self) -> bool:
@@ -358,7 +353,7 @@ class News:
         """Raise it, under the lease; gives the new count."""
         inode, count = self.read()
         with self._reading:
-            os.pwrite(self._opened().number, struct.pack("<Q", count + 1), 0)
+            write_at(self._opened().number, struct.pack("<Q", count + 1), 0)
         return inode, count + 1
 
     def forget(self) -> None:

@@ -9,7 +9,7 @@ from nbflow.store import lease, segments, torn
 from nbflow.store.database import DamagedLogError
 from nbflow.store.desk import Desk
 from nbflow.store.known import Asked
-from nbflow.store.layout import sync_folder
+from nbflow.system import sync_folder
 
 REACHED = "reached"
 """The key in `meta` of the seq that the next one follows, where the rows up to it are gone."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from nbflow.errors import StoreCorruptError, StoreVersionError
 from nbflow.store import lines
 from nbflow.store.files import open_own
+from nbflow.system import read_at, sync_data
 
 SUFFIX = ".seg"
 AHEAD = bytes(64 * 1024)
@@ -256,16 +257,16 @@ def count_entries(folder: Path, engine: str, start: int, end: int) -> int:
 
 def _read(segment: Segment, start: int, stop: int, *, sync: bool = False) -> bytes:
     try:
-        descriptor = open_own(segment.path, os.O_RDONLY)
+        descriptor = open_own(segment.path, os.O_RDWR if sync else os.O_RDONLY)
     except FileNotFoundError:
         return b""
     try:
         if sync:
-            os.fdatasync(descriptor)  # what is loaded must not be ahead of what lasts
+            sync_data(descriptor)  # what is loaded must not be ahead of what lasts
         parts = []
         position = start
         while position < stop:
-            part = os.pread(descriptor, stop - position, position - segment.first)
+            part = read_at(descriptor, stop - position, position - segment.first)
             if not part:
                 break
             parts.append(part)

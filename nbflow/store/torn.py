@@ -18,6 +18,7 @@ import duckdb
 from nbflow.store.database import NAME, connect, quoted
 from nbflow.store.files import open_own
 from nbflow.store.layout import Layout
+from nbflow.system import read_at, write_at
 
 _HEADERS = 3 * 4096  # before the blocks
 _BLOCK_SIZE_AT = 4096 + 40
@@ -42,7 +43,7 @@ def in_checkpoint(layout: Layout) -> bool:
         return False
     try:
         size = os.fstat(descriptor).st_size
-        return not size or _BEGUN.search(os.pread(descriptor, _TAIL, max(0, size - _TAIL))) is not None
+        return not size or _BEGUN.search(read_at(descriptor, _TAIL, max(0, size - _TAIL))) is not None
     finally:
         os.close(descriptor)
 
@@ -115,7 +116,7 @@ def _give_sum(layout: Layout, place: int) -> int:
 def _put_sum(layout: Layout, place: int, number: int) -> None:
     descriptor = open_own(layout.file, os.O_RDWR)
     try:
-        os.pwrite(descriptor, struct.pack("<Q", number), place)
+        write_at(descriptor, struct.pack("<Q", number), place)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
@@ -148,6 +149,6 @@ def _read(layout: Layout, start: int, size: int) -> bytes:
     except OSError:
         return b""
     try:
-        return os.pread(descriptor, size, start)
+        return read_at(descriptor, size, start)
     finally:
         os.close(descriptor)

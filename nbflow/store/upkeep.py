@@ -1,6 +1,5 @@
 """Keeping house: copy a store, make its file small again. Both under the lease, both whole or not at all."""
 
-import os
 import shutil
 from contextlib import suppress
 from pathlib import Path
@@ -12,10 +11,11 @@ from nbflow.clock import SystemClock
 from nbflow.errors import StoreError, UsageError
 from nbflow.store import contents, mending, migrate, segments
 from nbflow.store.database import NEW, keep_private, quoted, translated
-from nbflow.store.layout import Layout, sync_folder
+from nbflow.store.layout import Layout
 from nbflow.store.lease import lives
 from nbflow.store.loader import Loader
 from nbflow.store.session import Session
+from nbflow.system import sync_folder, sync_whole
 
 # The entry that says "deleted" stays: seqs go on from the highest, and nobody's number is given out again.
 _OF_DELETED = "created_seq in (select created_seq from nb.entries where kind = 'deleted')"
@@ -151,9 +151,5 @@ def _copy(session: Session, file: Path, artifacts: str | None) -> None:
 
 
 def _sync_file(file: Path) -> None:
-    descriptor = os.open(file, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_whole(file)
     sync_folder(file.parent)

@@ -16,16 +16,14 @@ from typing import Any, BinaryIO
 
 from nbflow import ids
 from nbflow.errors import StoreError, UndecodableError, UsageError, refusal
+from nbflow.system import open_file, sync_folder
 
 Payload = bytes | Callable[[BinaryIO], None]
 
 _NAME = re.compile(r"[0-9a-f]{16}\.[a-z0-9]{1,12}")
 _EXT = re.compile(r"[a-z0-9]{1,12}")
 _PART = re.compile(r"[A-Za-z0-9_\-][A-Za-z0-9_.\-]*")
-# non-blocking: a pipe in the place of a file would have its reader wait for ever
-_READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-_READ |= getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
-_CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL
 
 
 class UnwrittenError(StoreError):
@@ -102,7 +100,7 @@ class ArtifactFolder:
     def _sync(self, folder: Path) -> None:
         """Make the names in a folder last; where that fails, what is written next does it first."""
         self._unsynced.add(folder)
-        _sync_folder(folder)
+        sync_folder(folder)
         self._unsynced.discard(folder)
 
     def adopt(self, source: Path, name: str, digest: str, size: int) -> tuple[str, str, int]:
@@ -118,7 +116,7 @@ class ArtifactFolder:
         try:
             self._make()
             try:
-                with os.fdopen(os.open(source, _READ), "rb") as file:
+                with os.fdopen(open_file(source, os.O_RDONLY), "rb") as file:
                     found = hashlib.file_digest(file, "sha256").hexdigest(), os.fstat(file.fileno()).st_size
             except FileNotFoundError:
                 uri, path = self._place(digest, name.rpartition(".")[2])
@@ -149,7 +147,7 @@ class ArtifactFolder:
         needs = f"file {uri}"
         try:
             self._check_folder(uri)
-            file = os.fdopen(os.open(self.path / name, _READ), "rb")
+            file = os.fdopen(open_file(self.path / name, os.O_RDONLY), "rb")
         except OSError as error:
             why = "a symbolic link stands in its place" if error.errno == errno.ELOOP else (error.strerror or str(error))
             msg = f"artefact {uri!r} cannot be read: {why}; put the file back or restart the step that made it"
@@ -216,7 +214,7 @@ class ArtifactFolder:
     def _holds(self, path: Path, digest: str, size: int) -> bool:
         """Whether the file is there with that content: a damaged one is written anew, not trusted for its name."""
         try:
-            with os.fdopen(os.open(path, _READ), "rb") as file:
+            with os.fdopen(open_file(path, os.O_RDONLY), "rb") as file:
                 status = os.fstat(file.fileno())
                 if not stat.S_ISREG(status.st_mode) or status.st_size != size:
                     return False
@@ -249,7 +247,7 @@ class ArtifactFolder:
 
 def write_whole(path: Path, payload: Payload) -> tuple[str, int]:
     """Write a new file to the disk, only for the user's own eyes; gives its SHA-256 in hex and its bytes."""
-    with os.fdopen(os.open(path, _CREATE, 0o600), "w+b") as file:
+    with os.fdopen(open_file(path, _NEW), "w+b") as file:
         if isinstance(payload, bytes):
             file.write(payload)
         else:
@@ -259,16 +257,6 @@ def write_whole(path: Path, payload: Payload) -> tuple[str, int]:
         file.seek(0)
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         return digest, os.fstat(file.fileno()).st_size
-
-
-def _sync_folder(path: Path) -> None:
-    if os.name == "nt":
-        return  # Windows has no handle for folders; its rename is journalled
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 class ArtifactRef:

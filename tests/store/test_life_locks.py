@@ -47,13 +47,13 @@ def looked_at(file: Path) -> Iterator[Callable[[], str]]:
 def inherited(monkeypatch) -> Iterator[list[int]]:
     """Each descriptor that is locked has a second one, as in a child that is forked at that moment and has not got far."""
     numbers: list[int] = []
-    real = lease._try_lock
+    real = lease.try_lock
 
-    def locked(descriptor: int, how: int, path: Path) -> bool:
+    def locked(descriptor: int, *, shared: bool = False) -> bool:
         numbers.append(os.dup(descriptor))
-        return real(descriptor, how, path)
+        return real(descriptor, shared=shared)
 
-    monkeypatch.setattr(lease, "_try_lock", locked)
+    monkeypatch.setattr(lease, "try_lock", locked)
     yield numbers
     for number in numbers:
         os.close(number)
@@ -107,16 +107,16 @@ def test_a_living_engine_is_not_seized_and_one_without_a_lock_is_unknown(folder)
 
 def test_a_lock_of_a_file_that_was_made_anew_meanwhile_says_nothing(folder, monkeypatch):
     lease.LifeLock(folder, ENGINE).forget()
-    real, anew = lease._try_lock, []
+    real, anew = lease.try_lock, []
 
-    def replaced(descriptor: int, how: int, path: Path) -> bool:
-        if not anew and how == fcntl.LOCK_SH:
+    def replaced(descriptor: int, *, shared: bool = False) -> bool:
+        if not anew and shared:
             anew.append(None)
-            path.unlink()
+            (folder / f"{ENGINE}{lease.LIFE}").unlink()
             anew[0] = lease.LifeLock(folder, ENGINE)
-        return real(descriptor, how, path)
+        return real(descriptor, shared=shared)
 
-    monkeypatch.setattr(lease, "_try_lock", replaced)
+    monkeypatch.setattr(lease, "try_lock", replaced)
     assert lease.lives(folder, ENGINE) is True
     anew[0].remove()
 

@@ -9,7 +9,6 @@ comes back finds the class that went.
 import enum
 import inspect
 import io
-import os
 import types
 import typing
 import weakref
@@ -19,6 +18,7 @@ from typing import Any
 import msgspec
 
 from nbflow import ids
+from nbflow.system import at_fork
 from nbflow.values.classes import class_reference, find_class
 
 Reduced = tuple[Any, ...]
@@ -45,8 +45,7 @@ def _forget() -> None:
     _names.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+at_fork(after_in_child=_forget)
 
 
 # -- there --------------------------------------------------------------------------------------------------------------

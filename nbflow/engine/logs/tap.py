@@ -5,7 +5,6 @@ thread that a body starts without its context (`threading.Thread` before Python 
 """
 
 import contextlib
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterable
@@ -13,6 +12,7 @@ from typing import Any
 
 from nbflow.engine.logs import bars, records
 from nbflow.engine.logs.output import OUTPUT, UNKEPT, Output
+from nbflow.system import at_fork
 
 _STREAMS = ("stdout", "stderr")
 _lock = threading.RLock()
@@ -191,4 +191,4 @@ def _in_child() -> None:
     _off = True
 
 
-os.register_at_fork(after_in_child=_in_child)
+at_fork(after_in_child=_in_child)
