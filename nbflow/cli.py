@@ -118,6 +118,7 @@ class _Front(click.Group):
 
     def main(self, *args: Any, **more: Any) -> Any:
         """Run a command and end the process."""
+        printing.spell_out()
         try:
             return super().main(*args, **more)
         except OSError as error:

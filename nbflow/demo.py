@@ -3,7 +3,6 @@
 `python -m nbflow.demo FOLDER` is the process that is killed; its bodies leave a line in FOLDER/bodies.log.
 """
 
-import signal
 import subprocess
 import sys
 import tempfile
@@ -82,7 +81,7 @@ def _bodies_until_killed(folder: Path) -> list[str]:
     deadline = time.monotonic() + PATIENCE
     while len(_bodies(folder)) < KILLED_AFTER and process.poll() is None and time.monotonic() < deadline:
         pause(0.01)
-    process.send_signal(signal.SIGKILL)
+    process.kill()
     process.wait()
     return _bodies(folder)
 

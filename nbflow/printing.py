@@ -1,5 +1,6 @@
 """What the shell prints: text that no terminal acts on, tables and JSON. A stream that takes nothing more ends no work."""
 
+import io
 import json
 import math
 import os
@@ -40,6 +41,13 @@ def _write(text: str, stream: IO[str]) -> None:
         mute(stream)
         if stream is not sys.stderr and not isinstance(error, BrokenPipeError):
             _refused.append(error)
+
+
+def spell_out() -> None:
+    """Letters that a stream does not know are written as their numbers: names are the user's, the encoding is the system's."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def mute(stream: IO[str]) -> None:

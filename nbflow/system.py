@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 __all__ = [
-    "at_fork", "open_file", "open_folder", "read_at", "sync_data", "sync_folder", "sync_whole", "try_lock", "unlock",
-    "write_at",
+    "at_fork", "has_modes", "open_file", "open_folder", "read_at", "sync_data", "sync_folder", "sync_whole", "try_lock",
+    "unlock", "write_at",
 ]  # fmt: skip
 
 if sys.platform == "win32":
@@ -95,6 +95,11 @@ def sync_whole(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def has_modes() -> bool:
+    """Whether the mode of a file says who may look into it; on Windows its folder does."""
+    return sys.platform != "win32"
 
 
 def at_fork(

@@ -401,6 +401,17 @@ def test_a_terminal_does_not_act_on_what_a_history_says(shell, tmp_path):
     assert not {"\x1b", "\x07", "\u202e", "\r"} & set(said)
 
 
+def test_letters_that_the_terminals_encoding_lacks_are_spelt_out(command, tmp_path):
+    """Names are the user's; on Windows what goes into a file or a pipe has the system's old encoding."""
+    file = "from nbflow import WorkflowEntrypoint\n\nclass Names(WorkflowEntrypoint):\n"
+    file += '    async def run(self, event, step):\n        return await step.do("東京 → ü", lambda: "größe 東京")\n'
+    (tmp_path / "named.py").write_text(file, encoding="utf-8")
+    assert command("run", "named.py:Names", "a", PYTHONIOENCODING="ascii").returncode == 0
+    told = command("show", "a", PYTHONIOENCODING="ascii")
+    assert r"\u6771\u4eac" in told.stdout
+    assert told.returncode == 0
+
+
 def test_integers_that_no_reader_of_json_takes_are_told_by_their_digits(shell, tmp_path):
     (tmp_path / "flows.py").write_text(
         "import dataclasses\n"

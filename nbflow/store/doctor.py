@@ -19,6 +19,7 @@ from nbflow.store.database import NAME, Database, HeldError
 from nbflow.store.layout import Layout
 from nbflow.store.loader import CLASH
 from nbflow.store.wholeness import all_blocks, wholeness
+from nbflow.system import has_modes
 
 PATIENCE = 5.0
 _LITTLE_ROOM = 1 << 30
@@ -79,7 +80,7 @@ def _folders(layout: Layout) -> Iterator[Finding]:
         yield _note(f"the folder {layout.folder} is not there", "it is made when an engine opens the store")
         return
     for place, wanted in ((layout.folder, 0o700), (layout.file, 0o600)):
-        if place.exists() and (mode := stat.S_IMODE(place.stat().st_mode)) & 0o077:
+        if has_modes() and place.exists() and (mode := stat.S_IMODE(place.stat().st_mode)) & 0o077:
             yield _note(f"others may look into {place} (mode {mode:04o})", f"chmod {wanted:o} {place}")
         if place.exists() and not os.access(place, os.W_OK):
             yield _wrong(f"{place} cannot be written by this user", f"give this user write access to {place}")

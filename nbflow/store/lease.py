@@ -155,8 +155,9 @@ class Lease:
         try:
             write_own(temporary, json.dumps({**self._holder, "since": since}))
             temporary.replace(self._holder_path)
-        except OSError:
-            pass  # it only serves messages; a full disk must not keep anyone out
+        except OSError:  # it only serves messages; a full disk must not keep anyone out
+            with suppress(OSError):
+                temporary.unlink()
 
 
 def stopped_process(pid: int) -> bool:

@@ -9,6 +9,7 @@ import pytest
 
 from nbflow.store import lease
 from nbflow.store.doctor import Severity, examine
+from nbflow.store.layout import Layout
 from tests.store.actors import killed_after, names, owner
 
 ENGINE = "e" * 32
@@ -152,3 +153,23 @@ def test_an_engine_whose_descriptors_were_closed_locks_anew_once_nobody_looks(fo
     lock.keep()
     assert lease.lives(folder, ENGINE) is True
     lock.remove()
+
+
+def test_a_signature_that_could_not_be_put_in_place_keeps_out_no_later_one(tmp_path, monkeypatch):
+    """As on a full disk, or on Windows while somebody reads the old one."""
+    layout = Layout.of(tmp_path / "history.duckdb")
+    layout.prepare()
+    held = lease.Lease(layout, lease.own_holder(ENGINE, "first.ipynb"))
+
+    def refused(*_: object) -> None:
+        raise PermissionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", refused)
+        assert held.acquire(1, lambda: False)
+    assert held.holder() == "another process"
+    held.release()
+    assert held.acquire(1, lambda: False)
+    assert held.holder().startswith("first.ipynb, PID ")
+    held.release()
+    held.forget()
