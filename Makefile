@@ -1,6 +1,7 @@
 # make setup   a virtual environment with everything the tests need, in .venv
 # make test    all checks: style, types, tests of every layer, notebooks, the panel's JavaScript
 # make test-hosts  the kernel tests under other versions of ipykernel and after nest_asyncio.apply()
+# make test-windows  the tests of core and engine with Windows' own Python, under Wine
 # make demo    a notebook whose kernel is killed in the middle, run again, approved, searched; then how to open it
 # make outputs run the notebooks and store what their cells show, which the tests compare
 # make bench   the budgets, measured side by side
@@ -10,7 +11,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := test
-.PHONY: setup system test style types js tests demo outputs bench soak clean test-hosts
+.PHONY: setup system test style types js tests demo outputs bench soak clean test-hosts test-windows
 
 # The oldest supported Python first: what works there works later.
 PYTHON ?= $(shell for each in python3.11 python3.12 python3.13 python3.14 python3; do \
@@ -67,6 +68,12 @@ tests: setup
 
 test-hosts: setup
 	$(BIN)/python -m tests.hosts
+
+test-windows: setup
+	@command -v wine >/dev/null && command -v x86_64-w64-mingw32-gcc >/dev/null || { echo "installing Wine"; \
+	DEBIAN_FRONTEND=noninteractive $(SUDO) apt-get install --yes -qq --no-install-recommends wine wine64 gcc-mingw-w64-x86-64 \
+		</dev/null >/dev/null; }
+	$(BIN)/python -m tests.hosts.windows
 
 demo: setup
 	@$(BIN)/python notebooks/demo.py
