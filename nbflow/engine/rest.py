@@ -34,6 +34,10 @@ class Rest:
         due = [step.due_at.timestamp() for step in live.history.open_steps() if step.due_at is not None]
         self._engine.waiting.add(live, min(due, default=float("inf")))
 
+    def delayed(self) -> None:
+        """A rollback handler waits out its retry delay: others may work."""
+        self._live.slots.release(self._live.created_seq)
+
     def may_work(self, then: Callable[[], None]) -> bool:
         """Whether it has a slot to go on; where not, *then* is called when it has: whatever has asked, each once."""
         live = self._live

@@ -242,7 +242,7 @@ def gated(gate):
     async def run(event, step):
         if event.payload.get("waits"):
             await step.wait_for_event("w", "go")
-        await step.do("hold", gate.wait)
+        await step.do("hold", gate.wait, timeout="30 days")
         return event.payload.get("n")
 
     return run
@@ -308,7 +308,7 @@ def test_a_pause_at_work_gives_the_slot_on_when_its_bodies_have_ended(make_lab, 
     first, second = workflow.create(), workflow.create(params={"n": 2})
     eventually(lambda: first.status().status is Status.RUNNING)
     first.pause()
-    assert statuses([first, second]) == [Status.WAITING_FOR_PAUSE, Status.QUEUED]
+    eventually(lambda: statuses([first, second]) == [Status.WAITING_FOR_PAUSE, Status.QUEUED])
     gate.set()
     lab.finish(second)
     assert first.status().status is Status.PAUSED
@@ -379,3 +379,35 @@ def test_what_run_begins_by_itself_while_it_waits_needs_a_slot(make_lab, gate): 
     gate.set()
     lab.finish(instance)
     assert ran == ["mine"]
+
+
+@pytest.mark.parametrize("revived", [False, True])
+def test_a_rollback_between_two_attempts_leaves_its_slot_to_others_and_waits_for_one(make_lab, gate, revived):  # S5, S47
+    lab = make_lab(max_running=1)
+    tried = []
+
+    async def run(event, step):
+        def undo(ctx):
+            tried.append(ctx.attempt)
+            if ctx.attempt == 1:
+                raise OSError("busy")
+
+        await step.do("a", lambda: 1, rollback=undo, rollback_config={"retries": {"delay": "1 hour"}})
+        raise ValueError("no more")
+
+    instance = lab.start(run, id="one")
+    lab.idle()
+    if revived:
+        lab = lab.revive()
+        instance = lab.workflow(run).get("one")
+        lab.idle()
+    other = lab.workflow(gated(gate), "Other").create()
+    eventually(lambda: other.status().status is Status.RUNNING)
+    lab.move("61 minutes")
+    lab.move("1 minute")
+    assert (tried, instance.status().status) == ([1], Status.ROLLING_BACK)
+    gate.set()
+    lab.finish(other)
+    lab.finish(instance)
+    assert tried == [1, 2]
+    assert instance.status().rollback == ("complete", None)
