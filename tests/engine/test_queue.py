@@ -6,9 +6,10 @@ import threading
 
 import pytest
 
+from nbflow import Engine
 from nbflow.core.model import FINISHED, Kind, Status
 from nbflow.errors import EventTimeoutError, RetryAfter
-from tests.engine.conftest import eventually
+from tests.engine.conftest import entrypoint, eventually
 
 
 class Due:
@@ -411,3 +412,44 @@ def test_a_rollback_between_two_attempts_leaves_its_slot_to_others_and_waits_for
     lab.finish(instance)
     assert tried == [1, 2]
     assert instance.status().rollback == ("complete", None)
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_who_has_left_memory_is_queued_when_it_is_due_and_may_be_paused_there(make_lab, gate, paused):  # S40, S62
+    lab = make_lab(max_running=1)
+    lab.engine.waiting.keep = 0
+
+    async def run(event, step):
+        await step.sleep("s", "1 hour")
+        return await step.do("after", lambda: event.instance_id)
+
+    workflow = lab.workflow(run)
+    sleepers = [workflow.create(name) for name in "abc"]
+    lab.idle()
+    assert all(lab.engine.live[one.created_seq].rest.hibernating for one in sleepers)
+    holder = lab.workflow(gated(gate), "Holder").create()
+    eventually(lambda: holder.status().status is Status.RUNNING)
+    lab.move("61 minutes")
+    eventually(lambda: statuses(sleepers) == [Status.QUEUED] * 3)
+    if paused:
+        sleepers[0].pause()
+        assert sleepers[0].status().status is Status.PAUSED
+    gate.set()
+    for one in sleepers[1:]:
+        assert lab.finish(one).output == one.id
+    sleepers[0].resume()
+    assert lab.finish(sleepers[0]).output == "a"
+
+
+def test_a_pause_from_another_engine_takes_it_out_of_the_queue_too(tmp_path, gate):  # S40, S52
+    store = tmp_path / "h.duckdb"
+    with Engine(store, max_running=1) as engine, Engine(store) as other:
+        workflow = engine.register(entrypoint(gated(gate)), "W")
+        at_work, queued, last = (workflow.create(id=name, params={"n": name}) for name in "abc")
+        eventually(lambda: statuses([at_work, queued]) == [Status.RUNNING, Status.QUEUED])
+        other.get("b").pause()
+        eventually(lambda: queued.status().status is Status.PAUSED)
+        gate.set()
+        assert last.wait(20, "finished").output == "c"
+        other.get("b").resume()
+        assert queued.wait(20, "finished").output == "b"
