@@ -9,7 +9,7 @@ import pytest
 from nbflow import Engine
 from nbflow.core.model import FINISHED, Kind, Status
 from nbflow.errors import EventTimeoutError, RetryAfter
-from tests.engine.conftest import entrypoint, eventually
+from tests.engine.conftest import Gate, entrypoint, eventually
 
 
 class Due:
@@ -239,11 +239,11 @@ def test_what_is_due_in_the_queue_outlives_the_engine(bench, first, second):  # 
 # -- who is paused wants no slot ---------------------------------------------------------------------------------------
 
 
-def gated(gate):
+def gated(hold):
     async def run(event, step):
         if event.payload.get("waits"):
             await step.wait_for_event("w", "go")
-        await step.do("hold", gate.wait, timeout="30 days")
+        await step.do("hold", hold, timeout="30 days")
         return event.payload.get("n")
 
     return run
@@ -264,7 +264,7 @@ def gate():
 @pytest.mark.parametrize("act", ["pause", "terminate", "delete"])
 def test_who_leaves_the_queue_leaves_its_slot_to_the_next(make_lab, gate, act, woken):  # S5, S40
     lab = make_lab(max_running=1)
-    workflow = lab.workflow(gated(gate))
+    workflow = lab.workflow(gated(gate.wait))
     woken_ones = [workflow.create(params={"waits": True}) for _ in range(2 if woken else 0)]
     lab.idle()
     at_work = workflow.create()
@@ -290,7 +290,7 @@ def test_who_leaves_the_queue_leaves_its_slot_to_the_next(make_lab, gate, act, w
 
 def test_who_is_resumed_is_queued_again_behind_the_others(make_lab, gate):  # S5, S41
     lab = make_lab(max_running=1)
-    workflow = lab.workflow(gated(gate))
+    workflow = lab.workflow(gated(gate.wait))
     at_work, paused, other = workflow.create(), workflow.create(), workflow.create()
     paused.pause()
     eventually(lambda: statuses([at_work, paused, other]) == [Status.RUNNING, Status.PAUSED, Status.QUEUED])
@@ -303,14 +303,14 @@ def test_who_is_resumed_is_queued_again_behind_the_others(make_lab, gate):  # S5
     assert began == [at_work.created_seq, other.created_seq, paused.created_seq]
 
 
-def test_a_pause_at_work_gives_the_slot_on_when_its_bodies_have_ended(make_lab, gate):  # S5, S40
-    lab = make_lab(max_running=1)
+def test_a_pause_at_work_gives_the_slot_on_when_its_bodies_have_ended(make_lab):  # S5, S40
+    lab, gate = make_lab(max_running=1), Gate()
     workflow = lab.workflow(gated(gate))
     first, second = workflow.create(), workflow.create(params={"n": 2})
-    eventually(lambda: first.status().status is Status.RUNNING)
+    gate.reached()
     first.pause()
     eventually(lambda: statuses([first, second]) == [Status.WAITING_FOR_PAUSE, Status.QUEUED])
-    gate.set()
+    gate.open()
     lab.finish(second)
     assert first.status().status is Status.PAUSED
     first.resume()
@@ -319,7 +319,7 @@ def test_a_pause_at_work_gives_the_slot_on_when_its_bodies_have_ended(make_lab, 
 
 def test_an_event_to_a_paused_instance_takes_no_slot_before_it_is_resumed(make_lab, gate):  # S5, S38
     lab = make_lab(max_running=1)
-    workflow = lab.workflow(gated(gate))
+    workflow = lab.workflow(gated(gate.wait))
     paused = workflow.create(params={"waits": True})
     lab.idle()
     paused.pause()
@@ -371,7 +371,7 @@ def test_what_run_begins_by_itself_while_it_waits_needs_a_slot(make_lab, gate): 
 
     instance = lab.start(run)
     lab.idle()
-    other = lab.workflow(gated(gate), "Other").create()
+    other = lab.workflow(gated(gate.wait), "Other").create()
     eventually(lambda: other.status().status is Status.RUNNING)
     loop, future = own[0]
     loop.call_soon_threadsafe(future.set_result, None)
@@ -402,7 +402,7 @@ def test_a_rollback_between_two_attempts_leaves_its_slot_to_others_and_waits_for
         lab = lab.revive()
         instance = lab.workflow(run).get("one")
         lab.idle()
-    other = lab.workflow(gated(gate), "Other").create()
+    other = lab.workflow(gated(gate.wait), "Other").create()
     eventually(lambda: other.status().status is Status.RUNNING)
     lab.move("61 minutes")
     lab.move("1 minute")
@@ -427,7 +427,7 @@ def test_who_has_left_memory_is_queued_when_it_is_due_and_may_be_paused_there(ma
     sleepers = [workflow.create(name) for name in "abc"]
     lab.idle()
     assert all(lab.engine.live[one.created_seq].rest.hibernating for one in sleepers)
-    holder = lab.workflow(gated(gate), "Holder").create()
+    holder = lab.workflow(gated(gate.wait), "Holder").create()
     eventually(lambda: holder.status().status is Status.RUNNING)
     lab.move("61 minutes")
     eventually(lambda: statuses(sleepers) == [Status.QUEUED] * 3)
@@ -444,7 +444,7 @@ def test_who_has_left_memory_is_queued_when_it_is_due_and_may_be_paused_there(ma
 def test_a_pause_from_another_engine_takes_it_out_of_the_queue_too(tmp_path, gate):  # S40, S52
     store = tmp_path / "h.duckdb"
     with Engine(store, max_running=1) as engine, Engine(store) as other:
-        workflow = engine.register(entrypoint(gated(gate)), "W")
+        workflow = engine.register(entrypoint(gated(gate.wait)), "W")
         at_work, queued, last = (workflow.create(id=name, params={"n": name}) for name in "abc")
         eventually(lambda: statuses([at_work, queued]) == [Status.RUNNING, Status.QUEUED])
         other.get("b").pause()
