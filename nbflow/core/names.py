@@ -40,6 +40,18 @@ def instance_id(value: object) -> str:
     return _checked("instance id", value, _INSTANCE_ID, f"an id is 1 to 100 of {_WORD} and '.', not starting with '-' or '.'")
 
 
+def id_of(workflow: str, value: object) -> str:
+    """Check an instance id that its workflow's name may stand before: `WORKFLOW/ID` (S3); gives the id."""
+    named, slash, rest = value.partition("/") if isinstance(value, str) else ("", "", "")
+    if not slash:
+        return instance_id(value)
+    if named == workflow:
+        return instance_id(rest)
+    whose = f"it names workflow {quoted(named)}, and this is workflow {workflow!r}"
+    msg = f"instance id {quoted(value)} is not allowed: {whose}; write the id alone"
+    raise UsageError(msg)
+
+
 def workflow_name(value: object) -> str:
     """Check a workflow's name."""
     return _checked("workflow name", value, _WORKFLOW_NAME, f"a workflow's name is 1 to 64 of {_WORD}, not starting with '-'")

@@ -109,6 +109,8 @@ class Body(OnExecutors):
             if self.scope.stopping:
                 self.scope.hold(partial(self.begin, attempt, anew=anew))
             return  # a step in a body in flight belongs to it and runs (S15)
+        if self.parent is None and not self.live.rest.may_work(partial(self.begin, attempt, anew=anew)):
+            return
         self.attempt = attempt
         if not self._withdrawn:
             self._anew = {"anew": True} if anew else {}
@@ -151,8 +153,7 @@ class Body(OnExecutors):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self.live.rest.may_work(self._retry_is_due):
-            self.begin(self.attempt + 1)
+        self._go_on()
 
     def _launch(self) -> None:
         try:

@@ -47,11 +47,20 @@ def _owned(engine: "Engine", instance: "WorkflowInstance") -> LiveInstance | Non
 def pause(engine: "Engine", instance: "WorkflowInstance", by: str | None) -> None:
     """See `WorkflowInstance.pause`."""
     body = {"by": who(by)}
-    pausable = (Status.QUEUED, Status.RUNNING)
+
+    def pausable(head: Head) -> bool:
+        if head.status is Status.ROLLING_BACK:
+            msg = (
+                f"instance {instance.id!r} is rolling back and cannot be paused: its steps are half undone; wait for its end, "
+                f"or terminate it, then the handlers that have not ended do not run"
+            )
+            raise InvalidStatusError(msg)
+        return head.status in (Status.QUEUED, Status.RUNNING)
+
     live = _owned(engine, instance)
     if live is not None:
         with live.lock:
-            if live.history.head.status not in pausable:
+            if not pausable(live.history.head):
                 return
             live.record(Kind.PAUSING, None, body, acked=noted)
         engine.store.flush()
@@ -59,7 +68,7 @@ def pause(engine: "Engine", instance: "WorkflowInstance", by: str | None) -> Non
         return
 
     def decide(head: Head, _read: Callable[[], History]) -> Sequence[Decision]:
-        if head.status not in pausable:
+        if not pausable(head):
             return []
         runs = head.owner is not None and engine.store.alive(head.owner) is not False
         # Nothing of it is in flight where nobody runs it: paused at once (S40).

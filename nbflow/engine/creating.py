@@ -29,16 +29,31 @@ def create(engine: "Engine", workflow: "Workflow", instance_id: str | None, para
 
     Made in a step, it is linked to the instance of that step, and one of that id that it made before is given (S60).
     """
-    body = BODY.get()
-    about = {} if body is None else made_by(body.live.history.head, body.key)
+    about = _made_here()
     made = make(engine, workflow, [(instance_id, params)], about)[0]
     if isinstance(made, Head):
-        if body is not None and made.body.get("parent_seq") == body.live.created_seq:
-            found = WorkflowInstance(engine, made)
-            recover_child(engine, found)
-            return found
+        if _is_child(made, about):
+            return _recovered(engine, made)
         raise _exists(made)
     return _started(engine, made)
+
+
+def _made_here() -> dict[str, Any]:
+    """What an instance that is made here says of the step whose body makes it; nothing outside of steps."""
+    body = BODY.get()
+    return {} if body is None else made_by(body.live.history.head, body.key)
+
+
+def _is_child(found: Head, about: Mapping[str, Any]) -> bool:
+    """Whether a step of the same instance made it."""
+    return bool(about) and found.body.get("parent_seq") == about["parent_seq"]
+
+
+def _recovered(engine: "Engine", found: Head) -> WorkflowInstance:
+    """A child that was made before, going on."""
+    child = WorkflowInstance(engine, found)
+    recover_child(engine, child)
+    return child
 
 
 def create_child(engine: "Engine", workflow: "Workflow", call: ChildCall, params: Any, ids: Iterable[str]) -> WorkflowInstance:
@@ -82,7 +97,11 @@ def _exists(made: Head) -> AlreadyExistsError:
 
 
 def create_batch(engine: "Engine", workflow: "Workflow", wanted: Sequence[Mapping[str, Any]], existing: str) -> Instances:
-    """Create and start many; see `Workflow.create_batch`."""
+    """Create and start many; see `Workflow.create_batch`.
+
+    Made in a step, they are linked to the instance of that step, and those that the step made in an earlier attempt count as
+    created: its result is the same (S11, S60).
+    """
     if existing not in ("found", "skip"):
         msg = f'existing={existing!r} is neither "found" nor "skip"'
         raise UsageError(msg)
@@ -93,14 +112,20 @@ def create_batch(engine: "Engine", workflow: "Workflow", wanted: Sequence[Mappin
         if unknown := set(one) - {"id", "params"}:
             msg = f"instance {number} of the batch has {sorted(unknown)!r}; only id and params are known"
             raise UsageError(msg)
-    result = Instances()
-    for live in make(engine, workflow, [(one.get("id"), one.get("params")) for one in wanted]):
-        if not isinstance(live, Head):
-            engine.start(live)
-            result.append(WorkflowInstance(engine, live.history.head))
-        elif existing == "found":
-            result.append(WorkflowInstance(engine, live))
+    result, about, given = Instances(), _made_here(), set()
+    for made in make(engine, workflow, [(one.get("id"), one.get("params")) for one in wanted], about):
+        if not isinstance(made, Head):
+            result.append(_started(engine, made))
+            given.add(made.created_seq)
+        elif existing == "found" or (made.created_seq not in given and _made_by_step(made, about)):
+            result.append(_recovered(engine, made) if _is_child(made, about) else WorkflowInstance(engine, made))
+            given.add(made.created_seq)
     return result
+
+
+def _made_by_step(found: Head, about: Mapping[str, Any]) -> bool:
+    """Whether this very step made it, in an attempt before."""
+    return bool(about) and all(found.body.get(name) == value for name, value in about.items())
 
 
 def create_scheduled(engine: "Engine", workflow: "Workflow", instance_id: str, schedule: Mapping[str, Any]) -> None:

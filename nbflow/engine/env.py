@@ -38,7 +38,8 @@ class Env:
 class Bridge:
     """A workflow or instance whose verbs are awaited on the workflow loop and plain calls elsewhere.
 
-    The verbs block for some milliseconds of disk, so on the loop they run in a thread of ours.
+    The verbs block for some milliseconds of disk, so on the loop they run in a thread of ours. As Cloudflare's `createBatch`,
+    that of an env gives only what it has created, unless `existing=` says otherwise (S3).
     """
 
     def __init__(self, engine: "Engine", target: Any) -> None:
@@ -46,6 +47,8 @@ class Bridge:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._target, name)
+        if name == "create_batch":
+            found = partial(found, existing="skip")
         return partial(self._call, found) if callable(found) else found
 
     def __repr__(self) -> str:

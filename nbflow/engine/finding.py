@@ -16,8 +16,12 @@ if TYPE_CHECKING:
 def get(engine: "Engine", instance_id: str, workflow: str | None) -> WorkflowInstance:
     """See `Engine.get`."""
     engine.check_open()
-    if workflow is None and "/" in instance_id:
-        workflow, _, instance_id = instance_id.partition("/")
+    named, slash, rest = instance_id.partition("/")
+    if slash and workflow not in (None, named):
+        msg = f"no instance {instance_id!r} of workflow {workflow!r}: that is one of workflow {named!r}; get it from there"
+        raise NotFoundError(msg)
+    if slash:
+        workflow, instance_id = named, rest
     found = engine.store.find(instance_id, workflow)
     if not found:
         where = f" of workflow {workflow!r}" if workflow else ""

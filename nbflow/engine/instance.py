@@ -272,7 +272,11 @@ class WorkflowInstance:
     # -- controlling --------------------------------------------------------------------------------------------------
 
     def pause(self, by: str | None = None) -> None:
-        """Let bodies in flight end, start nothing new (S40). Without effect on a finished or paused instance."""
+        """Let bodies in flight end, start nothing new (S40). Without effect on a finished or paused instance.
+
+        Raises:
+            InvalidStatusError: it is rolling back.
+        """
         control.pause(self._engine, self, by)
 
     def resume(self, by: str | None = None) -> None:

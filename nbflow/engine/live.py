@@ -159,7 +159,7 @@ class LiveInstance:
         """Whether nothing happens before somebody acts, as far as entries and the time tell: a deadline may have passed."""
         now = self.engine.clock.now()
         due = any(step.due_at is not None and step.due_at <= now for step in self.history.open_steps())
-        return not due and settled(self.history, but_for_children=but_for_children)
+        return not (due or self.slots.queued(self.created_seq)) and settled(self.history, but_for_children=but_for_children)
 
     def view(self) -> InstanceView:
         """The instance at a glance."""
@@ -184,8 +184,7 @@ class LiveInstance:
         ):
             return
         assert self.workflow is not None
-        if not self.slots.take(head.created_seq, self.activate):
-            self.notify()
+        if not self.rest.may_work(self.activate):
             return
         if not rolling_back and deaths.too_many(self.history):
             self._end(None, Kind.ERRORED, {"error": failures.record_error(deaths.error_of(self.history))})
@@ -339,8 +338,10 @@ class LiveInstance:
         """Bodies in flight end, nothing new starts (S40)."""
         if self.activation is not None:
             self.activation.stop()
+            self.rest.gives_way()
             self.activation.take_turn()
         elif self.history.head.status is Status.WAITING_FOR_PAUSE:
+            self.rest.gives_way()
             self.record(Kind.PAUSED, acked=self.notify)
 
     def go_on(self, context: contextvars.Context | None = None) -> None:

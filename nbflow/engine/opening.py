@@ -76,7 +76,7 @@ def open_instance(engine: "Engine", workflow: Workflow, instance_id: str | None,
     engine.check_open()
     wanted = stored(engine, {} if params is None else params)
     if instance_id is not None:
-        names.instance_id(instance_id)
+        instance_id = names.id_of(workflow.name, instance_id)
         head = next(iter(engine.store.find(instance_id, workflow.name)), None)
     else:
         head = _newest(engine, workflow, wanted)

@@ -88,10 +88,10 @@ class Workflow:
         self._engine.schedules.remove(self.name)
 
     def get(self, id: str) -> "WorkflowInstance":  # noqa: A002 - the contract's name
-        """The instance with that id.
+        """The instance with that id; `WORKFLOW/ID` with this workflow's name is the same.
 
         Raises:
-            NotFoundError: there is none.
+            NotFoundError: there is none; or the name is another workflow's.
         """
         return self._engine.get(id, self.name)
 

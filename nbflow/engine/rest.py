@@ -23,6 +23,7 @@ class Rest:
         self._live, self._engine = live, live.engine
         self.hibernating = False
         self._alarm: Timer | None = None
+        self._due: dict[Callable[[], None], None] = {}  # what it does when it has a slot, in the order in which it fell due
 
     def noted(self) -> None:
         """The instance is quiet: if it waits, others may work, and one of those that wait may leave memory."""
@@ -33,13 +34,46 @@ class Rest:
         due = [step.due_at.timestamp() for step in live.history.open_steps() if step.due_at is not None]
         self._engine.waiting.add(live, min(due, default=float("inf")))
 
+    def delayed(self) -> None:
+        """A rollback handler waits out its retry delay: others may work."""
+        self._live.slots.release(self._live.created_seq)
+
     def may_work(self, then: Callable[[], None]) -> bool:
-        """Whether it has a slot to go on; where not, *then* is called when it has."""
-        self._engine.waiting.remove(self._live.created_seq)
-        return self._live.slots.take(self._live.created_seq, then)
+        """Whether it has a slot to go on; where not, *then* is called when it has: whatever has asked, each once."""
+        live = self._live
+        self._engine.waiting.remove(live.created_seq)
+        if live.activation is not None and live.activation.stopping and not live.slots.held(live.created_seq):
+            live.activation.hold(then)  # one that is being paused wants no slot
+            return False
+        if live.slots.take(live.created_seq, self._has_slot):
+            return True
+        self._due[then] = None
+        live.notify()
+        return False
+
+    def _has_slot(self) -> None:
+        """Do what is due; a slot that nothing of it needs any more goes to the next."""
+        due, self._due = self._due, {}
+        for act in due:
+            act()
+        activation = self._live.activation
+        if activation is None:
+            self.ended()
+        elif activation.idle:
+            self.noted()
+
+    def gives_way(self) -> None:
+        """It is being paused: it leaves the queue, and what is due is kept, should the stop be taken back (S40, S41)."""
+        due, self._due = self._due, {}
+        if due:
+            self._live.slots.forget(self._live.created_seq)
+        if (activation := self._live.activation) is not None:
+            for act in due:
+                activation.hold(act)
 
     def ended(self) -> None:
         """Nothing of it works or waits any more."""
+        self._due.clear()
         self._engine.waiting.remove(self._live.created_seq)
         self._live.slots.forget(self._live.created_seq)
 

@@ -60,6 +60,8 @@ class Rollback(Scope):
             return
         if self._body is None:
             self._next()
+        else:
+            self.live.rest.delayed()
 
     def _next(self) -> None:
         if self._due is None:
@@ -122,6 +124,7 @@ class Rollback(Scope):
             case replay.WaitUntil() as decision:
                 body.attempt = decision.attempt - 1
                 body.resume_at(decision)
+                self.live.rest.delayed()
             case replay.Execute(attempt):
                 body.begin(attempt)
             case _:

@@ -1,6 +1,5 @@
 """Which instances may work at once, and which of the waiting ones stay in memory (S5, S62). Lives on the workflow loop."""
 
-import collections
 import heapq
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -18,40 +17,50 @@ class Slots:
         self._limit = limit
         self._groups: dict[str, Slots] = {}
         self._held: set[int] = set()
-        self._queue: collections.deque[tuple[int, Callable[[], None]]] = collections.deque()
+        self._queue: dict[int, Callable[[], None]] = {}
+        self._giving = False
 
     def group(self, name: str, limit: int) -> "Slots":
         """The slots of a group of instances: its own where the engine has no limit for all."""
         return self._groups.setdefault(name, Slots(limit)) if self._limit is None else self
 
     def take(self, created_seq: int, then: Callable[[], None]) -> bool:
-        """Whether that instance may work now; where not, *then* is called when it may."""
-        if self._limit is None or created_seq in self._held:
+        """Whether that instance may work now; where not, it is queued, and *then*, one for each, is called when it may."""
+        if self.held(created_seq):
             return True
-        if len(self._held) < self._limit and not self._queue:
+        if self._limit is not None and len(self._held) < self._limit and not self._queue:
             self._held.add(created_seq)
             return True
-        if all(seq != created_seq for seq, _ in self._queue):
-            self._queue.append((created_seq, then))
+        self._queue.setdefault(created_seq, then)
         return False
+
+    def held(self, created_seq: int) -> bool:
+        """Whether it may work as it is."""
+        return self._limit is None or created_seq in self._held
 
     def queued(self, created_seq: int) -> bool:
         """Whether it waits for a slot."""
-        return any(seq == created_seq for seq, _ in self._queue)
+        return created_seq in self._queue
 
     def release(self, created_seq: int) -> None:
         """It works no more, for now or for good: the next in the queue may."""
         if self._limit is None:
             return
         self._held.discard(created_seq)
-        while self._queue and len(self._held) < self._limit:
-            seq, then = self._queue.popleft()
-            self._held.add(seq)
-            then()
+        if self._giving:
+            return  # the loop below goes on with it
+        self._giving = True
+        try:
+            while self._queue and len(self._held) < self._limit:
+                seq = next(iter(self._queue))
+                self._held.add(seq)
+                self._queue.pop(seq)()
+        finally:
+            self._giving = False
 
     def forget(self, created_seq: int) -> None:
-        """It has ended: neither works nor wants to."""
-        self._queue = collections.deque(item for item in self._queue if item[0] != created_seq)
+        """It neither works nor wants to: ended, or paused."""
+        self._queue.pop(created_seq, None)
         self.release(created_seq)
 
 

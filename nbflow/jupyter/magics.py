@@ -3,6 +3,7 @@
 import contextlib
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -209,9 +210,9 @@ class WorkflowMagics:
 
     def _workflow_cell(self, line: str, cell: str) -> Any:
         asked = parse_cell_line(line)
-        if asked.instance_id is not None:
-            names.instance_id(asked.instance_id)
         parsed = parse_cell(self.shell, cell)
+        if asked.instance_id is not None:
+            asked = replace(asked, instance_id=names.id_of(parsed.class_name, asked.instance_id))
         params = None if asked.params is None else self.evaluate(asked.params, "--params")
         cron = None if asked.schedule is None else self.evaluate(asked.schedule, "--schedule")
         if cron is not None:

@@ -232,6 +232,47 @@ def test_env_creates_children_in_steps_once_per_id(engine):
         engine.workflow("Child").create(id="one")
 
 
+def test_a_batch_of_env_gives_only_what_it_created_linked_to_the_step_that_made_it(engine):
+    """S3, S60: in async and plain bodies, and in `run`, where nothing is a child."""
+    engine.workflow("Child").create(id="old", params={"n": 1})
+    before = {"id": "old"}
+
+    class Makes(WorkflowEntrypoint):
+        async def run(self, event, step):
+            async def in_async():
+                return [one.id for one in await self.env.Child.create_batch([before, {"id": "one"}, {"id": "one"}])]
+
+            def in_plain():
+                return [one.id for one in self.env.Child.create_batch([before, {"id": "one"}, {"id": "two"}])]
+
+            def all_of_them():
+                return [one.id for one in self.env.Child.create_batch([before, {"id": "one"}], existing="found")]
+
+            made = [await step.do("async", in_async), await step.do("plain", in_plain), await step.do("all", all_of_them)]
+            return [*made, [one.id for one in await self.env["Child"].create_batch([before, {"id": "three"}])]]
+
+    maker = engine.register(Makes).create(id="m")
+    assert maker.wait(10, until="finished").output == [["one"], ["two"], ["old", "one"], ["three"]]
+    parents = dict(engine.sql("select instance_id, parent_id from instances where workflow = 'Child'").fetchall())
+    assert parents == {"old": None, "one": "m", "two": "m", "three": None}
+
+
+def test_a_step_that_is_tried_again_gets_the_batch_that_it_made_before(engine):
+    """S11, S60: as `create` in a step does."""
+
+    class Makes(WorkflowEntrypoint):
+        async def run(self, event, step):
+            def make(ctx):
+                made = [one.id for one in self.env.Child.create_batch([{"id": "a"}, {"id": "b"}, {"id": "a"}])]
+                if ctx.attempt == 1:
+                    raise OSError("after it has made them")
+                return made
+
+            return await step.do("make", make, retries={"delay": 0})
+
+    assert engine.register(Makes).create(id="m").wait(10, until="finished").output == ["a", "b"]
+
+
 def test_an_unknown_name_in_env_lists_the_known_ones(engine):
     """API.md §5."""
 

@@ -115,6 +115,36 @@ def test_the_same_id_under_two_workflows_is_two_instances(lab):  # S3
     assert lab.engine.instance("Publish").id == "a"
 
 
+def test_workflow_and_id_are_accepted_wherever_an_id_is_taken(lab):  # S3
+    one, two = lab.run(nothing, 1, id="a", name="Ingest"), lab.run(nothing, 2, id="a", name="Publish")
+    ingest, publish = lab.engine.workflow("Ingest"), lab.engine.workflow("Publish")
+    assert ingest.get("Ingest/a").output == lab.engine.get("Ingest/a", "Ingest").output == 1
+    assert lab.engine.instance("Publish/a").output == publish.get("Publish/a").output == 2
+
+    async def through_env(self, event, step):
+        return (await self.env.Publish.get("Publish/a")).id
+
+    assert lab.run(through_env, name="Asks").output == "a"
+    assert lab.engine.open(ingest, "Ingest/a", 1).instance.created_seq == one.created_seq
+    assert lab.engine.open(publish, "a", 2).instance.created_seq == two.created_seq
+
+
+def test_an_id_with_the_name_of_another_workflow_is_refused_and_says_whose_it_is(lab):  # S3
+    lab.run(nothing, 1, id="a", name="Ingest")
+    publish = lab.workflow(nothing, "Publish")
+    with pytest.raises(NotFoundError, match=r"'Ingest/a' of workflow 'Publish': that is one of workflow 'Ingest'"):
+        publish.get("Ingest/a")
+    with pytest.raises(
+        UsageError, match=r"'Ingest/a' is not allowed: it names workflow 'Ingest', and this is workflow 'Publish'"
+    ):
+        lab.engine.open(publish, "Ingest/a")
+    with pytest.raises(NotFoundError, match=r"no instance 'b' of workflow 'Publish'"):
+        publish.get("Publish/b")
+    with pytest.raises(UsageError, match="1 to 100"):
+        publish.create("Publish/b")
+    assert publish.list() == []
+
+
 def test_lists_are_newest_first_and_by_status(lab):
     workflow = lab.workflow(waits("ask"))
     for name in "abc":

@@ -11,6 +11,7 @@ from nbflow.engine.entrypoint import WorkflowEntrypoint
 from nbflow.errors import InvalidStatusError, NonRetryableError, UsageError
 from nbflow.store.memory import MemoryStore
 from nbflow.testing import ManualClock
+from tests.engine.conftest import eventually
 
 
 @pytest.fixture
@@ -397,3 +398,25 @@ def test_what_is_terminated_before_anything_is_undone_has_no_rollback(engine):
     instance.wait(10)
     instance.terminate()
     assert (instance.status().rollback, instance.status().error) == (None, None)
+
+
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "from another engine"])
+def test_a_pause_during_rollback_is_refused_and_the_rollback_goes_on(tmp_path, elsewhere):
+    """S40, S46: no handler is left out without a word."""
+    gate, undone = threading.Event(), []
+
+    async def body(event, step):
+        await step.do("a", lambda: 1, rollback=lambda: undone.append("a"))
+        await step.do("b", lambda: 1, rollback=gate.wait)
+        raise ValueError("no more")
+
+    with Engine(tmp_path / "h.duckdb") as engine:
+        instance = run(engine, body)
+        eventually(lambda: instance.status().status is Status.ROLLING_BACK)
+        with Engine(tmp_path / "h.duckdb") as other:
+            asked = other.get(instance.id) if elsewhere else instance
+            with pytest.raises(InvalidStatusError, match=r"is rolling back and cannot be paused: .* terminate it"):
+                asked.pause()
+        gate.set()
+        assert instance.wait(20, until="finished").rollback == ("complete", None)
+    assert undone == ["a"]

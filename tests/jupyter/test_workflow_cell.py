@@ -78,6 +78,18 @@ def test_a_new_id_is_created_and_started(kernel):
     assert kernel.evaluate("(inst.id, inst.params, inst.status().status.value, ran)") == ("a1", {"n": 1}, "waiting", ["load"])
 
 
+def test_the_workflows_own_name_may_stand_before_the_id_and_no_others(kernel):  # S3
+    for line in ("a1 --as inst", "Asks/a1 --as again"):
+        kernel.run(ASKS.format(line=line), ok=True)
+    assert kernel.evaluate(f"({IDS}, inst.id == again.id)") == (["a1"], True)
+    out = kernel.run(ASKS.format(line="Other/a1"), ok=False)
+    assert out.error.startswith(
+        "UsageError: instance id 'Other/a1' is not allowed: it names workflow 'Other', and this is workflow 'Asks'"
+    )
+    kernel.run("inst.wait(20)", ok=True)
+    assert "1 of 2 steps" in kernel.run("%workflow show Asks/a1", ok=True).text
+
+
 def test_without_an_id_the_newest_with_the_same_params_is_taken(kernel):
     kernel.run(ASKS.format(line="--params {'n': 1} --as first"), ok=True)
     kernel.run("first.wait(20)", ok=True)

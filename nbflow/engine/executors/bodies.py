@@ -181,7 +181,7 @@ class OnExecutors:
         return self._job is not None and self.engine.threads.withdraw(self._job)
 
     def _go_on(self) -> None:
-        """The stop was taken back (S41)."""
+        """The stop was taken back (S41), or the delay is over."""
         self.begin(self.attempt + 1)
 
     def give_up(self, error: BaseException) -> None:

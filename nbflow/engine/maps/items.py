@@ -79,12 +79,5 @@ class ItemBody(Body):
             self.run.rests()
 
     def _go_on(self) -> None:
-        self.run.ready(self)
-
-    def _retry_is_due(self) -> None:
-        self.live.retries.pop(self.key, None)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self.is_open and self.live.rest.may_work(self._retry_is_due):
+        if self.is_open:
             self.run.ready(self)

@@ -33,7 +33,10 @@ class Pace:
         self.until: datetime | None = None
 
     def may_begin(self) -> bool:
-        """Whether an attempt may begin now; where not, *go_on* is called when it may."""
+        """Whether an attempt may begin now: its rate lets it and its instance has a slot; where not, *go_on* is called when."""
+        return self._has_token() and self._live.rest.may_work(self._go_on)
+
+    def _has_token(self) -> bool:
         if self._bucket is None:
             return True
         if self._timer is not None:
@@ -47,9 +50,8 @@ class Pace:
         return False
 
     def _token_is_back(self) -> None:
-        if self._live.rest.may_work(self._token_is_back):  # others may have had its slot meanwhile
-            self._timer = self.until = None
-            self._go_on()
+        self._timer = self.until = None
+        self._go_on()
 
     def began(self) -> None:
         """An attempt begins."""
