@@ -178,7 +178,7 @@ def _moment(value: datetime) -> datetime:
         raise _UnreadableError("that is no moment in time; write a datetime, or seconds since 1970 as a number") from None
     try:
         return plain.astimezone(UTC)
-    except ValueError as error:  # what a year without local time raises, by the version of Python
+    except (ValueError, OSError) as error:  # what a year without local time raises, by the version of Python and the system
         raise OverflowError from error
 
 
@@ -186,7 +186,7 @@ def local(at: datetime) -> datetime:
     """A moment in the machine's own time zone, for people; as it is where the year 9999 would end before."""
     try:
         return at.astimezone()
-    except (ValueError, OverflowError):
+    except (ValueError, OverflowError, OSError):
         return at
 
 

@@ -188,11 +188,7 @@ def place_name() -> str:
 
 def _given_to_parent() -> str | None:
     """The one notebook that whoever started this kernel was told to run: nbconvert, papermill and nbval name it to nobody."""
-    try:
-        line = Path("/proc", os.environ["JPY_PARENT_PID"], "cmdline").read_bytes()
-    except (KeyError, OSError):
-        return None
-    words = line.decode("utf-8", "replace").split("\0")
+    words = _words_of_parent()
     given = [
         word
         for before, word in pairwise(words)
@@ -235,3 +231,19 @@ def _close_at_exit() -> None:
     engine = open_engine()
     if engine is not None:
         engine.close(timeout=1)
+
+
+def _words_of_parent() -> list[str]:
+    if (parent := os.environ.get("JPY_PARENT_PID")) is None:
+        return []
+    try:
+        return Path("/proc", parent, "cmdline").read_bytes().decode("utf-8", "replace").split("\0")
+    except OSError:
+        pass
+    try:
+        import psutil  # type: ignore[import-untyped]
+
+        words: list[str] = psutil.Process(os.getppid()).cmdline()  # on Windows that variable names no process
+    except Exception:  # noqa: BLE001 - not installed, a process that has ended or is somebody else's
+        return []
+    return words

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from nbflow.engine.engine import Engine
 
 LOOK_EVERY = 1.0
+_EPOCH = datetime.fromtimestamp(0, UTC)  # not for later ones: Windows knows none after the year 3000
 _LAST = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)  # what is due later, `datetime.max` too, has no exact float
 
 
@@ -98,7 +99,7 @@ class Timers:
         """When the next of them is due, as far as wall time can tell."""
         now = self._clock.now()
         wall, span = self._wall.next_due(), self._span.next_due()
-        due = [] if wall is None else [datetime.fromtimestamp(min(wall, _LAST.timestamp()), UTC)]
+        due = [] if wall is None else [_EPOCH + timedelta(seconds=min(wall, _LAST.timestamp()))]
         if span is not None:
             left = math.ceil((span - self._clock.monotonic()) * 1e6)  # not a moment too early: it would not be due then
             due.append(now + min(timedelta(microseconds=left), _LAST - now))

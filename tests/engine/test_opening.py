@@ -212,6 +212,20 @@ def test_a_kernel_whose_program_was_given_one_notebook_knows_it(monkeypatch, wor
     assert current.notebook_name() == "named.ipynb"
 
 
+def test_where_the_system_has_no_proc_the_program_is_asked_for_otherwise(monkeypatch):  # macOS, Windows
+    pytest.importorskip("psutil")
+    wait = "import sys; print(flush=True); sys.stdin.read()"
+    words = [sys.executable, "-c", wait, "jupyter-execute", "a.ipynb"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
+        program.stdout.readline()
+        monkeypatch.setitem(sys.modules, "ipykernel", sys)
+        monkeypatch.setenv("JPY_PARENT_PID", "no number of a process")
+        monkeypatch.setattr(current.os, "getppid", lambda: program.pid)
+        monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
+        assert current.notebook_name() == "a.ipynb"
+        program.stdin.close()
+
+
 def test_a_notebook_that_is_not_known_equals_no_other(tmp_path):  # S51
     file = tmp_path / "h.duckdb"
     with Engine(file, notebook="") as engine:
