@@ -33,6 +33,7 @@ _ENDED = frozenset({StepState.FINISHED, StepState.FAILED})
 _RUNNING, _FINISHED, _MAP, _ROLLBACK = StepState.RUNNING, StepState.FINISHED, StepType.MAP, StepType.ROLLBACK
 _WAIT_FINISHED = Kind.WAIT_FINISHED
 _STARTS = frozenset({Kind.DO_STARTED, Kind.ROLLBACK_STARTED})
+_INTERRUPTIONS = frozenset({Kind.DO_INTERRUPTED, Kind.ROLLBACK_INTERRUPTED})
 
 
 class History:
@@ -204,7 +205,7 @@ class History:
             last.state = _FINISHED
         elif entry.kind in CANCELS:
             last.state = StepState.CANCELLED
-        elif entry.kind is Kind.DO_INTERRUPTED:
+        elif entry.kind in _INTERRUPTIONS:
             last.state = StepState.INTERRUPTED
         else:
             last.state = StepState.FAILED
@@ -334,6 +335,7 @@ _OPENED = {
     Kind.DO_RETRYING: _retrying,
     Kind.ROLLBACK_RETRYING: _retrying,
     Kind.DO_INTERRUPTED: _interrupted,
+    Kind.ROLLBACK_INTERRUPTED: _interrupted,
     Kind.SLEEP_STARTED: _opened_sleep,
     Kind.WAIT_STARTED: _opened_wait,
     Kind.CHILD_STARTED: _opened_child,

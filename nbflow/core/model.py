@@ -39,7 +39,7 @@ before the dot. What each kind carries in `body` (JSON) and `value` (an encoded 
     do.finished    order, attempt, started_at, preview, output_type, [json], [uri], [config]                       value
     do.failed      order, attempt, started_at, error, [config]: failed for good (S28)
     do.cancelled   order, attempt, started_at                                             (S21)
-    rollback.…     as do.…: the handler that undoes the step of that name and count (S47)
+    rollback.…     as do.…: the handler that undoes the step of that name and count (S47), or the map's item of that key
     sleep.started  order, due_at                  sleep.finished   order, started_at      sleep.cancelled
     child.started  order, workflow, id: the instance it waits for, which child.failed and child.cancelled repeat; ends as
                    do.… ends
@@ -161,6 +161,7 @@ class Kind(StrEnum):
     CHILD_CANCELLED = "child.cancelled"
     ROLLBACK_STARTED = "rollback.started"
     ROLLBACK_RETRYING = "rollback.retrying"
+    ROLLBACK_INTERRUPTED = "rollback.interrupted"
     ROLLBACK_FINISHED = "rollback.finished"
     ROLLBACK_FAILED = "rollback.failed"
     WAIT_STARTED = "wait.started"
