@@ -18,5 +18,6 @@ def error_of(history: History) -> StepInterruptedError:
     cut_off = [step for step in history.steps.values() if step.state is StepState.INTERRUPTED]
     last = max((step.died_in for step in cut_off), default=0)
     running = listed([name for step in cut_off if step.died_in == last for name in in_flight(step, last)]) or "no step"
-    msg = f"the kernel died {DEATHS} times in a row while {running} ran; run the cell again for three more tries"
+    then = "what is left is not undone" if history.head.rolling_back else "run the cell again for three more tries"
+    msg = f"the kernel died {DEATHS} times in a row while {running} ran; {then}"
     return StepInterruptedError(msg)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from nbflow.core import names
 from nbflow.core.history import Head, History, StepRecord
 from nbflow.core.model import FINISHED, Kind, Status, StepState, StepType
+from nbflow.engine import deaths
 from nbflow.engine.calls import noted
 from nbflow.engine.code import changes
 from nbflow.engine.control import retried_from
@@ -242,6 +243,8 @@ def _go_on(engine: "Engine", workflow: Workflow, head: Head) -> Opened:
         if "keep_below" in start:
             what = f"rolled back: {_counted(before - _steps(live.history))} run again"
         return Opened(instance, "retried", f"resumed {instance.id}: {_ended(live.history)} from history, {what}", live)
+    if deaths.too_many(live.history) and not live.codes.has_new(workflow):
+        return Opened(instance, "resumed", f"{instance.id} fails: {deaths.error_of(live.history)}", live)
     return Opened(instance, "resumed", f"resumed {instance.id}: {_from_history(live.history)}{_again(live.history)}", live)
 
 
