@@ -17,7 +17,8 @@ before the dot. What each kind carries in `body` (JSON) and `value` (an encoded 
     resumed        by, [shift_s]: seconds that deadlines move by (S41); [retry_now]: it was not paused, retry delays end, all or
                    that of the step whose type, name, count and key it gives
     retried        by, [keep_below], [maps]: failed steps are dropped, the rest goes on (`retry_failed`); of the maps named
-                   ("2 embed" is the second call of "embed") the failed items and the end
+                   ("2 embed" is the second call of "embed") the failed items and the end; [undone]: map and keys of items
+                   that were rolled back where others of that map were not, dropped with its end (S48)
     restarted      by, keep_below: steps with a lower order are kept (S44), [item]: map, count and key of one item that is
                    dropped with the map's end; the entry's token is new
     terminated     by; the entry's token is new

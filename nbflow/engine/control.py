@@ -11,7 +11,7 @@ from nbflow.core import names
 from nbflow.core.history import Head, History
 from nbflow.core.maps import map_name, with_failed_items
 from nbflow.core.model import FINISHED, Entry, Kind, Status, StepKey, StepState
-from nbflow.core.rollback import due, earliest_undone
+from nbflow.core.rollback import due, undone
 from nbflow.engine.calls import noted
 from nbflow.engine.live import LiveInstance
 from nbflow.engine.naming import kept_by_restart
@@ -125,8 +125,10 @@ def retried_from(history: History, *, items: bool = False) -> dict[str, Any]:
     maps = with_failed_items(history, ended_well=items)
     body: dict[str, Any] = {"maps": [map_name(step.key) for step in maps]} if maps else {}
     after = [step.items.order_seen + 1 for step in maps if step.items and step.state is StepState.FINISHED]
-    undone = earliest_undone(history)
-    below = min(after if undone is None else [undone, *after], default=None)
+    gone = undone(history)
+    if gone is not None and gone.map is not None:
+        body["undone"] = {"map": map_name(gone.map), "keys": list(gone.keys)}
+    below = min(after if gone is None else [gone.keep_below, *after], default=None)
     return body if below is None else body | {"keep_below": below}
 
 
@@ -191,8 +193,8 @@ def restart(engine: "Engine", instance: "WorkflowInstance", from_step: Any, by: 
         history = read()
         kept = kept_by_restart(history, from_step, instance.id)
         order = kept["keep_below"]
-        undone = earliest_undone(history)
-        if undone is not None and order > undone:
+        gone = undone(history)
+        if gone is not None and order > gone.order:
             msg = (
                 f"instance {instance.id!r} was rolled back: a restart from {from_step!r} would count steps as done whose "
                 f"effects are undone; restart from an earlier step, or from the start (S48)"

@@ -397,3 +397,106 @@ def test_what_is_terminated_before_anything_is_undone_has_no_rollback(engine):
     instance.wait(10)
     instance.terminate()
     assert (instance.status().rollback, instance.status().error) == (None, None)
+
+
+ROWS = "select name, key, type, status, attempts from steps where type <> 'rollback' order by name, key nulls first"
+
+
+class Picky:
+    """Notes what it does and undoes; what is in `broken` and `stuck` fails."""
+
+    def __init__(self):
+        self.did, self.broken, self.stuck = [], set(), set()
+
+    def do(self, item):
+        self.did.append(item)
+        if item in self.broken:
+            raise NonRetryableError(item)
+        return item.upper()
+
+    def undo(self, ctx):
+        if ctx.key in self.stuck:
+            raise NonRetryableError("stuck")
+        self.did.append(f"undo {ctx.key}")
+
+    def took(self):
+        did, self.did = self.did, []
+        return did
+
+
+@pytest.mark.parametrize("where", ["in the map", "after it"])
+def test_of_a_map_undone_in_part_only_what_was_undone_runs_again(tmp_path, clock, where):
+    """S48, S61: the chain stopped at an item; those before it count as done, as steps would."""
+    picky = Picky()
+    picky.broken, picky.stuck = {"d" if where == "in the map" else "last"}, {"b"}
+
+    async def body(event, step):
+        await step.do("pre", picky.do, "pre")
+        found = await step.map("m", picky.do, "abcd", key=lambda item: item, rollback=picky.undo)
+        return [*found, await step.do("last", picky.do, "last")]
+
+    with Engine(tmp_path / "h.duckdb") as engine:
+        instance = run(engine, body)
+        assert instance.wait(20, until="finished").rollback[0] == "failed"
+        last = [] if where == "in the map" else ["last"]
+        assert picky.took() == ["pre", "a", "b", "c", "d", *last, "undo d", "undo c"]
+        picky.broken.clear()
+        picky.stuck.clear()
+        with pytest.raises(InvalidStatusError, match="rolled back"):
+            instance.restart(from_step=("m", "d"))
+        instance.resume()
+        assert instance.wait(20, until="finished").output == ["A", "B", "C", "D", "LAST"]
+        assert picky.took() == ["c", "d", "last"]
+        rows = engine.sql(ROWS).fetchall()
+        items = [("m", key, "map", "finished", int(key is not None)) for key in (None, "a", "b", "c", "d")]
+        assert rows == [("last", None, "do", "finished", 1), *items, ("pre", None, "do", "finished", 1)]
+
+
+def test_of_a_map_undone_as_a_whole_all_items_run_again(engine):
+    """S48."""
+    picky = Picky()
+    picky.broken = {"c"}
+
+    async def body(event, step):
+        return await step.map("m", picky.do, "abc", key=lambda item: item, rollback=picky.undo)
+
+    instance = run(engine, body)
+    assert instance.wait(20, until="finished").rollback == ("complete", None)
+    picky.took()
+    picky.broken.clear()
+    instance.resume()
+    assert instance.wait(20, until="finished").output == ["A", "B", "C"]
+    assert picky.took() == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("outer", ["do", "map"])
+def test_a_step_in_whose_body_something_was_undone_runs_again(engine, outer):
+    """S15, S48: what is undone counts as done no more, nor what holds it."""
+    did, broken = [], {1}
+
+    async def body(event, step):
+        async def holds(name):
+            did.append(name)
+            await step.do(f"inner {name}", did.append, f"inner {name}", rollback=lambda: did.append(f"undo {name}"))
+            return name
+
+        if outer == "map":
+            found = await step.map("m", holds, "ab", key=lambda item: item, concurrency=1)
+        else:
+            found = [await step.do(name, holds, name) for name in "ab"]
+
+        def last():
+            if broken:
+                raise NonRetryableError("no")
+
+        await step.do("last", last)
+        return found
+
+    instance = run(engine, body)
+    assert instance.wait(20, until="finished").rollback == ("complete", None)
+    assert did == ["a", "inner a", "b", "inner b", "undo b", "undo a"]
+    did.clear()
+    broken.clear()
+    instance.resume()
+    assert instance.wait(20, until="finished").output == ["a", "b"]
+    assert did == ["a", "inner a", "b", "inner b"]
