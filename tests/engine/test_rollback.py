@@ -500,3 +500,40 @@ def test_a_step_in_whose_body_something_was_undone_runs_again(engine, outer):
     instance.resume()
     assert instance.wait(20, until="finished").output == ["a", "b"]
     assert did == ["a", "inner a", "b", "inner b"]
+
+
+def test_sql_tells_of_the_attempts_of_handlers_what_their_steps_tell(tmp_path):
+    """API.md §4, S47: one row for each attempt, told from those of the step by its type, as in `steps`."""
+    undone = []
+
+    async def body(event, step):
+        def undo(ctx):
+            print("undoing", ctx.key)
+            undone.append(ctx.key)
+            if undone.count(ctx.key) < 3 and ctx.key != "1":
+                raise OSError("busy")
+
+        again = {"retries": {"limit": 4, "delay": 0}}
+        await step.do("a", lambda: print("doing"), rollback=undo, rollback_config=again)
+        await step.map("m", str, [1, 2, 3], rollback=lambda ctx: undo(ctx) if ctx.key == "1" else None)
+        raise ValueError("no more")
+
+    with Engine(tmp_path / "h.duckdb") as engine:
+        instance = run(engine, body)
+        assert instance.wait(20, until="finished").rollback == ("complete", None)
+        told = {
+            (step.name, step.key.key, step.type, attempt.number, str(attempt.status), attempt.error and attempt.error.type)
+            for step in instance.steps
+            for attempt in step.attempts
+        }
+        its = "name, key, type, attempt, status, error_type"
+        rows = engine.sql(f"select {its} from attempts where type <> 'map'").fetchall()
+        assert set(rows) == told
+        assert len(rows) == len(told) == 1 + 3 + 3
+        counted = engine.sql("select name, key, type, attempts from steps where type = 'rollback' order by all").fetchall()
+        assert counted == [("a", None, "rollback", 3), *(("m", key, "rollback", 1) for key in "012")]
+        logs = engine.sql("select name, key, type, attempt, text from logs where name = 'a' order by type, attempt").fetchall()
+        assert logs == [
+            ("a", None, "do", 1, "doing\n"),
+            *(("a", None, "rollback", number, "undoing None\n") for number in (1, 2, 3)),
+        ]
