@@ -112,9 +112,14 @@ def _resumption(engine: "Engine", head: Head, by: str | None, history: History, 
         return [(Kind.RESUMED, body | {"shift_s": (engine.clock.now() - head.paused_at).total_seconds()}, None)]
     if head.status is Status.WAITING_FOR_PAUSE:
         return [(Kind.RESUMED, body, None)]
-    if head.status is Status.ERRORED or (items and head.status is Status.COMPLETE):
+    if is_retry(head, items=items):
         return [(Kind.RETRIED, body | retried_from(history, items=items), None)]
     return []
+
+
+def is_retry(head: Head, *, items: bool) -> bool:
+    """Whether going on means a retry (S41): of an errored one, with *items* of a complete one too."""
+    return head.status is Status.ERRORED or (items and head.status is Status.COMPLETE)
 
 
 def retried_from(history: History, *, items: bool = False) -> dict[str, Any]:
@@ -190,22 +195,31 @@ def restart(engine: "Engine", instance: "WorkflowInstance", from_step: Any, by: 
     def decide(_head: Head, read: Callable[[], History]) -> Sequence[Decision]:
         if from_step is None:
             return [(Kind.RESTARTED, body, None)]
-        history = read()
-        kept = kept_by_restart(history, from_step, instance.id)
-        order = kept["keep_below"]
-        gone = undone(history)
-        if gone is not None and order > gone.order:
-            msg = (
-                f"instance {instance.id!r} was rolled back: a restart from {from_step!r} would count steps as done whose "
-                f"effects are undone; restart from an earlier step, or from the start (S48)"
-            )
-            raise InvalidStatusError(msg)
-        return [(Kind.RESTARTED, body | kept, None)]
+        return [(Kind.RESTARTED, body | restarted_from(read(), from_step, instance.id), None)]
 
     live = _owned(engine, instance)
     if live is None and engine.registry.find(instance.workflow_name) is not None:
         engine.adopt(instance.created_seq, "restart")
     _fence(engine, instance, decide, again=contextvars.copy_context())
+
+
+def restarted_from(history: History, from_step: Any, instance_id: str) -> dict[str, Any]:
+    """What a restart from a step keeps.
+
+    Raises:
+        NotFoundError: there is no such step.
+        InvalidStatusError: something before it was undone (S48).
+    """
+    kept = kept_by_restart(history, from_step, instance_id)
+    gone = undone(history)
+    if gone is not None and kept["keep_below"] > gone.order:
+        wanted = str(from_step) if isinstance(from_step, StepKey) else from_step
+        msg = (
+            f"instance {instance_id!r} was rolled back: a restart from {wanted!r} would count steps as done whose "
+            f"effects are undone; restart from an earlier step, or from the start (S48)"
+        )
+        raise InvalidStatusError(msg)
+    return kept
 
 
 def delete(engine: "Engine", instance: "WorkflowInstance", by: str | None) -> None:

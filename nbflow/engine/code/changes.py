@@ -231,6 +231,15 @@ def _by_name(now: Mapping[str, Part], code: StepCode) -> Fingerprint | None:
 
 def restart_stale(engine: "Engine", instance: "WorkflowInstance", by: str | None) -> None:
     """See `WorkflowInstance.restart_stale`."""
+    instance.restart(first_stale(engine, instance), by)
+
+
+def first_stale(engine: "Engine", instance: "WorkflowInstance") -> StepKey:
+    """The first step that is stale.
+
+    Raises:
+        UsageError: there is none, or that cannot be known here.
+    """
     first = next(iter(instance.view().stale_steps), None)
     if first is None:
         if engine.registry.find(instance.workflow_name) is None:
@@ -243,4 +252,4 @@ def restart_stale(engine: "Engine", instance: "WorkflowInstance", by: str | None
     if first is None:
         msg = f"no step of {instance.id!r} is stale; nothing was done"
         raise UsageError(msg)
-    instance.restart(first, by)
+    return first
