@@ -15,7 +15,8 @@ before the dot. What each kind carries in `body` (JSON) and `value` (an encoded 
     pausing        by: pause asked for, bodies in flight go on (S40)
     paused         nothing of it runs any more
     resumed        by, [shift_s]: seconds that deadlines move by (S41); [retry_now]: it was not paused, retry delays end, all or
-                   that of the step whose type, name, count and key it gives
+                   that of the step whose type, name, count and key it gives; [restart_stale]: it was not paused, its kernel
+                   is to restart it from the first stale step
     retried        by, [keep_below], [maps]: failed steps are dropped, the rest goes on (`retry_failed`); of the maps named
                    ("2 embed" is the second call of "embed") the failed items and the end; [undone]: map and keys of items
                    that were rolled back where others of that map were not, dropped with its end (S48)

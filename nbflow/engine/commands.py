@@ -14,8 +14,8 @@ from nbflow.core import durations
 from nbflow.core.model import Status
 from nbflow.core.names import quoted
 from nbflow.core.plans import RestartPlan
+from nbflow.engine.code import owners
 from nbflow.engine.code.changes import first_stale
-from nbflow.engine.naming import find_step
 from nbflow.engine.reading import plan_of, retry_plan_of
 from nbflow.errors import NotFoundError, UsageError, listed
 from nbflow.store.wording import going_on_text, plan_text, standing_text, steps_text
@@ -174,11 +174,13 @@ def _restart(engine: "Engine", call: Call) -> Answer:
     if "--stale" in call.options:
         if "--from" in call.options:
             raise UsageError("--from and --stale exclude each other: both say where to start")
+        if owners.is_known_elsewhere(engine, instance):
+            if call.say is not None:
+                call.say(f"{instance.id}: its kernel, which has the code, is asked to restart it from the first stale step")
+            return Answer(f"{instance.id}: restarted by its kernel: {plan_text(owners.ask_and_hear(engine, instance))}")
         first = first_stale(engine, instance)
     elif (name := call.options.get("--from")) is not None:
-        wanted = step_named(instance, name)
-        with instance.folded() as history:
-            first = find_step(history, wanted, instance.id).key
+        first = instance.step(*step_named(instance, name)).key
     return _planned(call, plan_of(instance, first), lambda instance: instance.restart(first))
 
 

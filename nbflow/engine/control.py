@@ -65,7 +65,7 @@ def pause(engine: "Engine", instance: "WorkflowInstance", by: str | None) -> Non
         # Nothing of it is in flight where nobody runs it: paused at once (S40).
         return [(Kind.PAUSING, body, None)] if runs else [(Kind.PAUSING, body, None), (Kind.PAUSED, {}, None)]
 
-    _command(engine, instance, decide)
+    command(engine, instance, decide)
 
 
 def resume(engine: "Engine", instance: "WorkflowInstance", by: str | None, *, items: bool = False) -> None:
@@ -78,7 +78,7 @@ def resume(engine: "Engine", instance: "WorkflowInstance", by: str | None, *, it
         doubtful = head is not None and head.owner is not None and alive is None  # this is the word that takes it over (S52)
         known = engine.registry.find(instance.workflow_name) is not None
         if head is None or head.deleted or alive or not (known or doubtful):
-            _command(engine, instance, lambda head, read: _resumption(engine, head, by, read(), items=items))
+            command(engine, instance, lambda head, read: _resumption(engine, head, by, read(), items=items))
             return
         live = engine.adopt(instance.created_seq, "resume")
         if live is None:
@@ -166,7 +166,7 @@ def retry_now(engine: "Engine", instance: "WorkflowInstance", step: StepKey | No
             raise InvalidStatusError(msg)
         return [(Kind.RESUMED, {"by": who(None), "retry_now": wanted}, None)]
 
-    _command(engine, instance, decide)
+    command(engine, instance, decide)
 
 
 def terminate(engine: "Engine", instance: "WorkflowInstance", *, rollback: bool, by: str | None) -> None:
@@ -235,7 +235,7 @@ def _fence(engine: "Engine", instance: "WorkflowInstance", decide: Decide, *, ag
     """Write what ends the present activation, then end it: nothing of it is recorded after (S43, S44, S45)."""
     live = _owned(engine, instance)
     if live is None:
-        _command(engine, instance, decide)
+        command(engine, instance, decide)
         return
     with live.lock:
         decisions = decide(live.history.head, lambda: live.history)  # never the file: the loop waits for this lock
@@ -264,7 +264,7 @@ def send_event(engine: "Engine", instance: "WorkflowInstance", type_: str, paylo
 
     live = _owned(engine, instance)
     if live is None:
-        _command(engine, instance, decide)
+        command(engine, instance, decide)
         return
     with live.lock:
         check(live.history.head)
@@ -314,7 +314,9 @@ def _open_wait_type(history: History, instance_id: str, name: str, count: int) -
     return step.event_type or ""
 
 
-def _command(engine: "Engine", instance: "WorkflowInstance", decide: Decide) -> None:
+def command(engine: "Engine", instance: "WorkflowInstance", decide: Decide) -> None:
+    """Write what is decided about an instance that does not run here, under the store's lease (S52)."""
+
     def known(head: Head, read: Callable[[], list[Entry]]) -> Sequence[Decision]:
         met.append(head)
         return decide(head, lambda: History(read()))

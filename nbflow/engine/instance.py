@@ -313,10 +313,10 @@ class WorkflowInstance:
         control.restart(self._engine, self, from_step, by)
 
     def restart_stale(self, by: str | None = None) -> None:
-        """Run the first stale step again, and all that started after it.
+        """Run the first stale step again, and all that started after it; where the code is not, the kernel that runs it does.
 
         Raises:
-            UsageError: no step is stale; nothing was touched.
+            UsageError: no step is stale, or that cannot be known; nothing was touched.
         """
         from nbflow.engine.code import changes
 
