@@ -217,7 +217,8 @@ def _run(shell: Shell, command: Command, given: Mapping[str, Any]) -> int:
     with shell.engine() as engine:
         reference = words.pop("ID", None)
         instance = None if reference is None else engine.instance(reference)
-        call = Call(instance, words, {name: None if value is True else value for name, value in options.items()})
+        switches = {name: None if value is True else value for name, value in options.items()}
+        call = Call(instance, words, switches, None if shell.as_json else say)
         if command.name == "wait":
             return _wait(shell, call)
         assert command.act is not None

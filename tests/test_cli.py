@@ -297,7 +297,32 @@ def test_failed_items_are_told_where_the_instance_is_complete(shell, tmp_path):
     for one in (shown, again, *json.loads(shell("--json", "list"))):
         assert (one["status"], one["failed_items"]) == ("complete", 1)
     assert shown["steps"][0]["items"] == {"done": 4, "total": 5, "failed": 1}
-    assert shell("retry-failed", "g1").startswith("g1: recorded; nobody runs it now, it goes on when maps.py")
+    said = shell("retry-failed", "g1").splitlines()
+    assert said[0] == "g1: 4 other items kept, 1 step run again (m)"
+    assert said[1].startswith("g1: recorded; nobody runs it now, it goes on when maps.py")
+
+
+def test_what_a_restart_or_a_resume_runs_again_is_said_before_it_is_done(shell, tmp_path):
+    """S44, S48: a refusal says only why; JSON has all of it in one line."""
+    (tmp_path / "trips.py").write_text(
+        "from nbflow import WorkflowEntrypoint\n"
+        "class Trip(WorkflowEntrypoint):\n"
+        "    async def run(self, event, step):\n"
+        "        await step.do('a', lambda: 1)\n"
+        "        await step.do('b', lambda: 1, rollback=lambda: None)\n"
+        "        await step.do('c', lambda: 1)\n"
+        "        raise ValueError('no more')\n"
+    )
+    shell("run", "trips.py:Trip", "t1", code=1)
+    told = shell("restart", "t1", "--from", "c", code=2)
+    assert "was rolled back" in told
+    assert "run again" not in told
+    kept = "t1: rolled back: 1 step kept, 2 steps run again (b, c)\n"
+    assert json.loads(shell("--json", "resume", "t1"))["line"].startswith(f"{kept}t1: recorded")
+    shell("run", "trips.py:Trip", "t1", code=1)
+    assert shell("resume", "t1").startswith(kept)
+    shell("run", "trips.py:Trip", "t1", code=1)
+    assert shell("restart", "t1", "--from", "b").startswith("t1: 1 step kept, 2 steps run again (b, c)\n")
 
 
 def test_the_hint_for_an_event_names_the_workflow_where_the_id_is_not_enough(shell):

@@ -54,6 +54,7 @@ class Head:
 
     Attributes:
         generation: how often it was restarted.
+        deaths: activations in a row that died without a step that ended well (S27).
         redone: how often steps that counted were dropped to run again: restarts, and retries after a rollback or of maps.
     """
 
@@ -144,12 +145,15 @@ class Head:
         if self.in_activation:  # nobody said that it ended: its process died (S27)
             self.deaths = 0 if self.progressed else self.deaths + 1
         self.in_activation = False
-        if body.get("by") == "cell":
+        if body.get("by") == "resume":  # the user's word that it may try again
             self.deaths = 0
 
     def _activated(self, entry: Entry) -> None:
+        before = self.code_hash, self.reach
         self.code_hash = entry.body.get("code_hash", self.code_hash)
         self.reach = entry.body.get("reach", "")
+        if before != (self.code_hash, self.reach):
+            self.deaths = 0  # what killed the kernel may be mended
         self.activation = entry.body.get("number", self.activation + 1)
         self.started_at = self.started_at or entry.recorded_at
         self.in_activation, self.progressed = True, False
@@ -190,7 +194,7 @@ class Head:
         self.terminating = bool(entry.body.get("terminate"))  # as it was recorded before there was `terminating`
 
     def _terminating(self, _entry: Entry) -> None:
-        self.error, self.terminating, self.rolling_back, self.in_activation = None, True, True, False
+        self.error, self.terminating, self.rolling_back, self.in_activation, self.deaths = None, True, True, False, 0
 
     def _retried(self, entry: Entry) -> None:
         if entry.kind is Kind.RESTARTED or entry.body.get("keep_below") is not None:

@@ -33,6 +33,7 @@ _ENDED = frozenset({StepState.FINISHED, StepState.FAILED})
 _RUNNING, _FINISHED, _MAP, _ROLLBACK = StepState.RUNNING, StepState.FINISHED, StepType.MAP, StepType.ROLLBACK
 _WAIT_FINISHED = Kind.WAIT_FINISHED
 _STARTS = frozenset({Kind.DO_STARTED, Kind.ROLLBACK_STARTED})
+_INTERRUPTIONS = frozenset({Kind.DO_INTERRUPTED, Kind.ROLLBACK_INTERRUPTED})
 
 
 class History:
@@ -204,7 +205,7 @@ class History:
             last.state = _FINISHED
         elif entry.kind in CANCELS:
             last.state = StepState.CANCELLED
-        elif entry.kind is Kind.DO_INTERRUPTED:
+        elif entry.kind in _INTERRUPTIONS:
             last.state = StepState.INTERRUPTED
         else:
             last.state = StepState.FAILED
@@ -247,15 +248,17 @@ class History:
         else:
             self.events = {}
         if (item := entry.body.get("item")) is not None:
-            reopen(self, StepKey(StepType.MAP, item[0], item[1]), item[2])
+            reopen(self, StepKey(StepType.MAP, item[0], item[1]), [item[2]])
         self._interrupt_attempts(entry.recorded_at)
 
     def _retry(self, entry: Entry) -> None:
-        if (undone := entry.body.get("keep_below")) is not None:
-            self._keep_below(undone)  # rolled back: all from the first undone step on no longer counts as done (S48)
+        if (below := entry.body.get("keep_below")) is not None:
+            self._keep_below(below)  # rolled back: all from the first undone step on no longer counts as done (S48)
             self._give_back()
         for name in entry.body.get("maps", ()):
             reopen(self, named_map(name))
+        if (undone := entry.body.get("undone")) is not None:
+            reopen(self, named_map(undone["map"]), undone["keys"])
         fallen = [key for key, step in self.steps.items() if _falls(step)]
         self.left |= {key: self.steps[key].body for key in fallen if key.type is StepType.CHILD}
         self.drop(fallen)
@@ -334,6 +337,7 @@ _OPENED = {
     Kind.DO_RETRYING: _retrying,
     Kind.ROLLBACK_RETRYING: _retrying,
     Kind.DO_INTERRUPTED: _interrupted,
+    Kind.ROLLBACK_INTERRUPTED: _interrupted,
     Kind.SLEEP_STARTED: _opened_sleep,
     Kind.WAIT_STARTED: _opened_wait,
     Kind.CHILD_STARTED: _opened_child,
@@ -353,12 +357,6 @@ def _wanted(history: History, steps: Iterable[StepRecord]) -> bool:
     """Whether an event is there that one of these waits will take."""
     types = {step.event_type for step in steps if step.event_type is not None and step.state is StepState.WAITING}
     return any(history.buffered(event_type) for event_type in types)
-
-
-def died_waiting(history: History) -> bool:
-    """Whether its last activation only waited when it died: no body of it can have killed the kernel (S27)."""
-    in_flight = any(step.died_in == history.head.activation for step in history.steps.values())
-    return not in_flight and any(step.state in OPEN_STATES for step in history.steps.values())
 
 
 def settled(history: History, *, but_for_children: bool = False) -> bool:
@@ -389,7 +387,6 @@ __all__ = [
     "Head",
     "History",
     "StepRecord",
-    "died_waiting",
     "error_info",
     "fold_head",
     "moment",

@@ -1,6 +1,6 @@
 """What the entries of a map do to the fold of its instance. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -42,16 +42,16 @@ def describe(history: "History", step: "StepRecord", body: dict[str, Any]) -> No
         step.started_at = min(step.started_at, began)
 
 
-def reopen(history: "History", key: StepKey, item: str | None = None) -> None:
-    """A map goes on: its end no longer counts, nor do the items that failed, or the one that is named."""
+def reopen(history: "History", key: StepKey, items: Collection[str] | None = None) -> None:
+    """A map goes on: its end no longer counts, nor do the items that failed, or those that are named."""
     step = history.steps.get(key)
     if step is None or step.items is None:
         return
-    if item is None:
+    if items is None:
         step.items.drop_failed()
-    else:
+    for item in items or ():
         step.items.drop(item)
-    inside = {str(StepKey(StepType.MAP, key.name, key.count, item))} if item is not None else set()
+    inside = {str(StepKey(StepType.MAP, key.name, key.count, item)) for item in items or ()}
     history.drop([each for each, its in history.steps.items() if its.parent in inside])
     step.state, step.ended_at, step.error, step.value = StepState.INTERRUPTED, None, None, None
     stream, gone = stream_key(key), step.items.take_back()

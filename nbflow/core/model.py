@@ -15,9 +15,11 @@ before the dot. What each kind carries in `body` (JSON) and `value` (an encoded 
     pausing        by: pause asked for, bodies in flight go on (S40)
     paused         nothing of it runs any more
     resumed        by, [shift_s]: seconds that deadlines move by (S41); [retry_now]: it was not paused, retry delays end, all or
-                   that of the step whose type, name, count and key it gives
+                   that of the step whose type, name, count and key it gives; [restart_stale]: it was not paused, its kernel
+                   is to restart it from the first stale step
     retried        by, [keep_below], [maps]: failed steps are dropped, the rest goes on (`retry_failed`); of the maps named
-                   ("2 embed" is the second call of "embed") the failed items and the end
+                   ("2 embed" is the second call of "embed") the failed items and the end; [undone]: map and keys of items
+                   that were rolled back where others of that map were not, dropped with its end (S48)
     restarted      by, keep_below: steps with a lower order are kept (S44), [item]: map, count and key of one item that is
                    dropped with the map's end; the entry's token is new
     terminated     by; the entry's token is new
@@ -39,7 +41,7 @@ before the dot. What each kind carries in `body` (JSON) and `value` (an encoded 
     do.finished    order, attempt, started_at, preview, output_type, [json], [uri], [config]                       value
     do.failed      order, attempt, started_at, error, [config]: failed for good (S28)
     do.cancelled   order, attempt, started_at                                             (S21)
-    rollback.…     as do.…: the handler that undoes the step of that name and count (S47)
+    rollback.…     as do.…: the handler that undoes the step of that name and count (S47), or the map's item of that key
     sleep.started  order, due_at                  sleep.finished   order, started_at      sleep.cancelled
     child.started  order, workflow, id: the instance it waits for, which child.failed and child.cancelled repeat; ends as
                    do.… ends
@@ -161,6 +163,7 @@ class Kind(StrEnum):
     CHILD_CANCELLED = "child.cancelled"
     ROLLBACK_STARTED = "rollback.started"
     ROLLBACK_RETRYING = "rollback.retrying"
+    ROLLBACK_INTERRUPTED = "rollback.interrupted"
     ROLLBACK_FINISHED = "rollback.finished"
     ROLLBACK_FAILED = "rollback.failed"
     WAIT_STARTED = "wait.started"

@@ -1,8 +1,10 @@
-"""What a restart would keep and run again, for whoever is about to ask for one. Pure."""
+"""What a restart or a retry would keep and run again, for whoever is about to ask for one. Pure."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from nbflow.core.history import History, StepRecord
+from nbflow.core.maps import map_name
 from nbflow.core.model import StepKey, StepState, StepType
 from nbflow.errors import NotFoundError
 
@@ -15,20 +17,49 @@ class RestartPlan:
         kept: finished steps that stay.
         again: steps that are dropped; the present code may call fewer of them, or others.
         asked: of those, answered waits whose answer is dropped too: people are asked once more.
-        items: where it begins at an item of a map, finished ones beside it: they stay, though their map goes on.
+        items: finished items of maps that go on: they stay.
+        rolled_back: what runs again was undone, or came after something that was.
     """
 
     kept: int
     again: tuple[StepKey, ...]
     asked: int
     items: int = 0
+    rolled_back: bool = False
+
+
+def retry_plan(history: History, retried: dict[str, Any]) -> RestartPlan:
+    """The plan of a retry, of which the entry would say that (S41, S48, S61)."""
+    below, undone = retried.get("keep_below"), retried.get("undone")
+    opened = {*retried.get("maps", ()), *([undone["map"]] if undone else [])}
+    again, kept, beside = list[StepKey](), 0, 0
+    for step in _in_order(history):
+        key, dropped = step.key, below is not None and step.order >= below
+        if step.items is not None and map_name(key) in opened and not dropped:
+            items = undone["keys"] if undone and map_name(key) == undone["map"] else []
+            again += [StepKey(key.type, key.name, key.count, item) for item in items] or [key]
+            beside += step.items.done - sum(not step.items.is_failed(item) for item in items)
+        elif dropped or step.state is StepState.FAILED:
+            again.append(key)
+        else:
+            kept += step.state is StepState.FINISHED
+    return RestartPlan(kept, tuple(again), 0, beside, undone is not None or (below is not None and _rolled_back(history)))
+
+
+def _rolled_back(history: History) -> bool:
+    return any(key.type is StepType.ROLLBACK for key in history.steps)
+
+
+def _in_order(history: History) -> list[StepRecord]:
+    """Its steps by order; the handlers that undo them are not what runs again."""
+    return sorted(
+        (step for step in history.steps.values() if step.key.type is not StepType.ROLLBACK), key=lambda step: step.order
+    )
 
 
 def restart_plan(history: History, from_step: StepKey | None) -> RestartPlan:
     """The plan of a restart from the start, or from one step and what started after it (S44)."""
-    steps = sorted(
-        (step for step in history.steps.values() if step.key.type is not StepType.ROLLBACK), key=lambda step: step.order
-    )
+    steps = _in_order(history)
     its_map = map_of(history, from_step)
     if from_step is not None and its_map is not None:
         return _plan_of_item(history, steps, its_map, from_step)

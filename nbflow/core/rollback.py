@@ -3,6 +3,9 @@
 Pure. A handler is a durable step of its own: type "rollback", name and count of the step it undoes.
 """
 
+from collections.abc import Mapping
+from typing import NamedTuple
+
 from msgspec.structs import replace
 
 from nbflow.core.history import History, StepRecord
@@ -33,21 +36,72 @@ def _items_of(history: History, step: StepRecord) -> list[StepRecord]:
     return [item for item in items if not _handled(history, item)]
 
 
-def earliest_undone(history: History) -> int | None:
-    """The order of the first step whose handler has ended: it and all after it no longer count as done (S48)."""
-    items = {(key.name, key.count) for key, step in history.steps.items() if _undid_item(key, step)}
-    undone = [
-        step.order
-        for key, step in history.steps.items()
-        if step.rollback and (_handled(history, step) or (step.items is not None and (key.name, key.count) in items))
-    ]
-    return min(undone, default=None)
+class Undone(NamedTuple):
+    """What counts as done no more after a rollback (S48).
+
+    Attributes:
+        order: that of the earliest step whose handler has ended, or which has such a step in its body.
+        map: that step, where it is a map of which some items were undone and others were not.
+        keys: of those that were; empty where the step as a whole runs again.
+    """
+
+    order: int
+    map: StepKey | None = None
+    keys: tuple[str, ...] = ()
+
+    @property
+    def keep_below(self) -> int:
+        """What a retry keeps: all before the step, and a map of which items stay."""
+        return self.order + bool(self.keys)
 
 
-def _undid_item(key: StepKey, step: StepRecord) -> bool:
-    return key.type is StepType.ROLLBACK and key.key is not None and step.state is StepState.FINISHED
+def undone(history: History) -> Undone | None:
+    """What of the instance was undone; None where nothing was."""
+    if not any(key.type is StepType.ROLLBACK and step.state is StepState.FINISHED for key, step in history.steps.items()):
+        return None
+    places = {str(step.key): step for step in history.steps.values() if step.key.type is StepType.DO}
+    orders, items = list[int](), dict[StepKey, set[str]]()
+    for step in history.steps.values():
+        if step.items is not None:
+            if keys := {key for key in step.items.keys() if _is_undone(history, replace(step.key, key=key))}:  # noqa: SIM118
+                items.setdefault(step.key, set()).update(keys)
+        elif step.rollback and _handled(history, step):
+            outer = _outermost(step, places)
+            if (its := _item_at(history, outer.parent)) is None:
+                orders.append(outer.order)
+            else:
+                items.setdefault(its[0], set()).add(its[1])
+    first = min(items, key=lambda key: history.steps[key].order, default=None)
+    if first is None or min(orders, default=history.steps[first].order) < history.steps[first].order:
+        return Undone(min(orders)) if orders else None
+    its_map = history.steps[first]
+    assert its_map.items is not None
+    stay = any(its_map.items.ended(key) and key not in items[first] for key in its_map.items.keys())  # noqa: SIM118
+    return Undone(its_map.order, first, tuple(sorted(items[first]))) if stay else Undone(its_map.order)
+
+
+def _outermost(step: StepRecord, places: Mapping[str, StepRecord]) -> StepRecord:
+    """The step in whose body, or in a body in that, this one was called; itself where `run` or an item called it."""
+    while step.parent is not None and step.parent in places:
+        step = places[step.parent]
+    return step
+
+
+def _item_at(history: History, place: str | None) -> tuple[StepKey, str] | None:
+    """The map and the key of the item whose body is that place."""
+    if place is None:
+        return None
+    for key, step in history.steps.items():
+        start = f"{StepKey(StepType.MAP, key.name, key.count)}["
+        if step.items is not None and place.startswith(start) and step.items.state(place[len(start) : -1]) is not None:
+            return key, place[len(start) : -1]
+    return None
+
+
+def _is_undone(history: History, key: StepKey) -> bool:
+    handler = history.steps.get(handler_key(key))
+    return handler is not None and handler.state is StepState.FINISHED
 
 
 def _handled(history: History, step: StepRecord) -> bool:
-    handler = history.steps.get(handler_key(step.key))
-    return handler is not None and handler.state is StepState.FINISHED
+    return _is_undone(history, step.key)

@@ -49,6 +49,7 @@ class Body(OnExecutors):
     """The body of one step in one activation, over all its attempts."""
 
     index: int | None = None  # of a map item
+    coded: Callable[..., Any] | None = None  # whose code is recorded where it is wrapped
 
     def __init__(
         self,
@@ -345,7 +346,7 @@ class Body(OnExecutors):
         return self.sensitive or (bool(self.scope.secrets) and tells_of(error, self.scope.secrets))
 
     def _marks(self) -> dict[str, Any]:
-        return self.live.codes.marks(self.fn, self.args)
+        return self.live.codes.marks(self.coded or self.fn, self.args)
 
     def _end(self, what: str, body: dict[str, Any], value: bytes | None = None) -> None:
         self.scope.ended(self._kind(what), self.call, body, value)

@@ -109,11 +109,14 @@ class Child:
     def _find(self) -> WorkflowInstance:
         head = self._head(self.child_id)
         if head is None:
-            msg = f"child {self.child_id!r} of workflow {self.workflow!r} was deleted; resume its parent to have it made anew"
-            raise NotFoundError(msg)
+            raise self._deleted()
         child = WorkflowInstance(self.engine, head)
         recover_child(self.engine, child)
         return child
+
+    def _deleted(self) -> InstanceFailedError:
+        msg = f"child {self.child_id!r} of workflow {self.workflow!r} was deleted; resume its parent to have it made anew"
+        return InstanceFailedError(msg)
 
     def _found(self, outcome: Outcome) -> None:
         if self._gone:
@@ -146,8 +149,8 @@ class Child:
         elif type(made) is UndecodableError:
             self.activation.live.interrupt(self.activation, self.call.key, made)
         else:
-            error = made
-            if not isinstance(made, InstanceFailedError):
+            error = self._deleted() if isinstance(made, NotFoundError) else made
+            if not isinstance(error, InstanceFailedError):
                 error = InstanceFailedError(f"child {self.child_id!r}: {made}")
                 error.__cause__ = made
             # Nothing of it is of this process only: its cause is the step's error, the first time as on replay (API.md §9).

@@ -6,15 +6,19 @@ answer. What a command does is here, once.
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Flag, auto
 from typing import TYPE_CHECKING, Any
 
 from nbflow.core import durations
 from nbflow.core.model import Status
 from nbflow.core.names import quoted
+from nbflow.core.plans import RestartPlan
+from nbflow.engine.code import owners
+from nbflow.engine.code.changes import first_stale
+from nbflow.engine.reading import plan_of, retry_plan_of
 from nbflow.errors import NotFoundError, UsageError, listed
-from nbflow.store.wording import going_on_text, standing_text, steps_text
+from nbflow.store.wording import going_on_text, plan_text, standing_text, steps_text
 
 if TYPE_CHECKING:
     from nbflow.engine.engine import Engine
@@ -55,11 +59,15 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a front was asked for: the instance it resolved, the other words by name, the options."""
+    """What a front was asked for: the instance it resolved, the other words by name, the options.
+
+    *say* prints a line at once, before the command acts; without it the answer's line begins with that.
+    """
 
     instance: "WorkflowInstance | None" = None
     words: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, str | None] = field(default_factory=dict)
+    say: Callable[[str], None] | None = None
 
     def the_instance(self) -> "WorkflowInstance":
         """The instance; the front has seen to it that there is one where the command needs it."""
@@ -146,7 +154,7 @@ def _pause(_engine: "Engine", call: Call) -> Answer:
 
 
 def _resume(_engine: "Engine", call: Call) -> Answer:
-    return _done(call.the_instance(), lambda instance: instance.resume())
+    return _planned(call, retry_plan_of(call.the_instance(), items=False), lambda instance: instance.resume())
 
 
 def _terminate(_engine: "Engine", call: Call) -> Answer:
@@ -154,21 +162,37 @@ def _terminate(_engine: "Engine", call: Call) -> Answer:
 
 
 def _retry_failed(_engine: "Engine", call: Call) -> Answer:
-    return _done(call.the_instance(), lambda instance: instance.retry_failed())
+    return _planned(call, retry_plan_of(call.the_instance(), items=True), lambda instance: instance.retry_failed())
 
 
 def _retry_now(_engine: "Engine", call: Call) -> Answer:
     return _done(call.the_instance(), lambda instance: instance.retry_now())
 
 
-def _restart(_engine: "Engine", call: Call) -> Answer:
+def _restart(engine: "Engine", call: Call) -> Answer:
+    instance, first = call.the_instance(), None
     if "--stale" in call.options:
         if "--from" in call.options:
             raise UsageError("--from and --stale exclude each other: both say where to start")
-        return _done(call.the_instance(), lambda instance: instance.restart_stale())
-    if (name := call.options.get("--from")) is not None:
-        return _done(call.the_instance(), lambda instance: instance.restart(from_step=step_named(instance, name)))
-    return _done(call.the_instance(), lambda instance: instance.restart())
+        if owners.is_known_elsewhere(engine, instance):
+            if call.say is not None:
+                call.say(f"{instance.id}: its kernel, which has the code, is asked to restart it from the first stale step")
+            return Answer(f"{instance.id}: restarted by its kernel: {plan_text(owners.ask_and_hear(engine, instance))}")
+        first = first_stale(engine, instance)
+    elif (name := call.options.get("--from")) is not None:
+        first = instance.step(*step_named(instance, name)).key
+    return _planned(call, plan_of(instance, first), lambda instance: instance.restart(first))
+
+
+def _planned(call: Call, plan: RestartPlan | None, act: "Callable[[WorkflowInstance], None]") -> Answer:
+    """Say what is kept and what runs again, then do it (S44, S48)."""
+    instance = call.the_instance()
+    said = "" if plan is None else f"{instance.id}: {plan_text(plan)}"
+    if said and call.say is not None:
+        call.say(said)
+        said = ""
+    answer = _done(instance, act)
+    return replace(answer, line=f"{said}\n{answer.line}") if said else answer
 
 
 def _delete(engine: "Engine", call: Call) -> Answer:

@@ -11,7 +11,7 @@ from nbflow.core import names
 from nbflow.core.history import Head, History
 from nbflow.core.maps import map_name, with_failed_items
 from nbflow.core.model import FINISHED, Entry, Kind, Status, StepKey, StepState
-from nbflow.core.rollback import due, earliest_undone
+from nbflow.core.rollback import due, undone
 from nbflow.engine.calls import noted
 from nbflow.engine.live import LiveInstance
 from nbflow.engine.naming import kept_by_restart
@@ -74,7 +74,7 @@ def pause(engine: "Engine", instance: "WorkflowInstance", by: str | None) -> Non
         # Nothing of it is in flight where nobody runs it: paused at once (S40).
         return [(Kind.PAUSING, body, None)] if runs else [(Kind.PAUSING, body, None), (Kind.PAUSED, {}, None)]
 
-    _command(engine, instance, decide)
+    command(engine, instance, decide)
 
 
 def resume(engine: "Engine", instance: "WorkflowInstance", by: str | None, *, items: bool = False) -> None:
@@ -87,7 +87,7 @@ def resume(engine: "Engine", instance: "WorkflowInstance", by: str | None, *, it
         doubtful = head is not None and head.owner is not None and alive is None  # this is the word that takes it over (S52)
         known = engine.registry.find(instance.workflow_name) is not None
         if head is None or head.deleted or alive or not (known or doubtful):
-            _command(engine, instance, lambda head, read: _resumption(engine, head, by, read(), items=items))
+            command(engine, instance, lambda head, read: _resumption(engine, head, by, read(), items=items))
             return
         live = engine.adopt(instance.created_seq, "resume")
         if live is None:
@@ -121,9 +121,14 @@ def _resumption(engine: "Engine", head: Head, by: str | None, history: History, 
         return [(Kind.RESUMED, body | {"shift_s": (engine.clock.now() - head.paused_at).total_seconds()}, None)]
     if head.status is Status.WAITING_FOR_PAUSE:
         return [(Kind.RESUMED, body, None)]
-    if head.status is Status.ERRORED or (items and head.status is Status.COMPLETE):
+    if is_retry(head, items=items):
         return [(Kind.RETRIED, body | retried_from(history, items=items), None)]
     return []
+
+
+def is_retry(head: Head, *, items: bool) -> bool:
+    """Whether going on means a retry (S41): of an errored one, with *items* of a complete one too."""
+    return head.status is Status.ERRORED or (items and head.status is Status.COMPLETE)
 
 
 def retried_from(history: History, *, items: bool = False) -> dict[str, Any]:
@@ -134,8 +139,10 @@ def retried_from(history: History, *, items: bool = False) -> dict[str, Any]:
     maps = with_failed_items(history, ended_well=items)
     body: dict[str, Any] = {"maps": [map_name(step.key) for step in maps]} if maps else {}
     after = [step.items.order_seen + 1 for step in maps if step.items and step.state is StepState.FINISHED]
-    undone = earliest_undone(history)
-    below = min(after if undone is None else [undone, *after], default=None)
+    gone = undone(history)
+    if gone is not None and gone.map is not None:
+        body["undone"] = {"map": map_name(gone.map), "keys": list(gone.keys)}
+    below = min(after if gone is None else [gone.keep_below, *after], default=None)
     return body if below is None else body | {"keep_below": below}
 
 
@@ -168,7 +175,7 @@ def retry_now(engine: "Engine", instance: "WorkflowInstance", step: StepKey | No
             raise InvalidStatusError(msg)
         return [(Kind.RESUMED, {"by": who(None), "retry_now": wanted}, None)]
 
-    _command(engine, instance, decide)
+    command(engine, instance, decide)
 
 
 def terminate(engine: "Engine", instance: "WorkflowInstance", *, rollback: bool, by: str | None) -> None:
@@ -197,22 +204,31 @@ def restart(engine: "Engine", instance: "WorkflowInstance", from_step: Any, by: 
     def decide(_head: Head, read: Callable[[], History]) -> Sequence[Decision]:
         if from_step is None:
             return [(Kind.RESTARTED, body, None)]
-        history = read()
-        kept = kept_by_restart(history, from_step, instance.id)
-        order = kept["keep_below"]
-        undone = earliest_undone(history)
-        if undone is not None and order > undone:
-            msg = (
-                f"instance {instance.id!r} was rolled back: a restart from {from_step!r} would count steps as done whose "
-                f"effects are undone; restart from an earlier step, or from the start (S48)"
-            )
-            raise InvalidStatusError(msg)
-        return [(Kind.RESTARTED, body | kept, None)]
+        return [(Kind.RESTARTED, body | restarted_from(read(), from_step, instance.id), None)]
 
     live = _owned(engine, instance)
     if live is None and engine.registry.find(instance.workflow_name) is not None:
         engine.adopt(instance.created_seq, "restart")
     _fence(engine, instance, decide, again=contextvars.copy_context())
+
+
+def restarted_from(history: History, from_step: Any, instance_id: str) -> dict[str, Any]:
+    """What a restart from a step keeps.
+
+    Raises:
+        NotFoundError: there is no such step.
+        InvalidStatusError: something before it was undone (S48).
+    """
+    kept = kept_by_restart(history, from_step, instance_id)
+    gone = undone(history)
+    if gone is not None and kept["keep_below"] > gone.order:
+        wanted = str(from_step) if isinstance(from_step, StepKey) else from_step
+        msg = (
+            f"instance {instance_id!r} was rolled back: a restart from {wanted!r} would count steps as done whose "
+            f"effects are undone; restart from an earlier step, or from the start (S48)"
+        )
+        raise InvalidStatusError(msg)
+    return kept
 
 
 def delete(engine: "Engine", instance: "WorkflowInstance", by: str | None) -> None:
@@ -228,7 +244,7 @@ def _fence(engine: "Engine", instance: "WorkflowInstance", decide: Decide, *, ag
     """Write what ends the present activation, then end it: nothing of it is recorded after (S43, S44, S45)."""
     live = _owned(engine, instance)
     if live is None:
-        _command(engine, instance, decide)
+        command(engine, instance, decide)
         return
     with live.lock:
         decisions = decide(live.history.head, lambda: live.history)  # never the file: the loop waits for this lock
@@ -257,7 +273,7 @@ def send_event(engine: "Engine", instance: "WorkflowInstance", type_: str, paylo
 
     live = _owned(engine, instance)
     if live is None:
-        _command(engine, instance, decide)
+        command(engine, instance, decide)
         return
     with live.lock:
         check(live.history.head)
@@ -307,7 +323,9 @@ def _open_wait_type(history: History, instance_id: str, name: str, count: int) -
     return step.event_type or ""
 
 
-def _command(engine: "Engine", instance: "WorkflowInstance", decide: Decide) -> None:
+def command(engine: "Engine", instance: "WorkflowInstance", decide: Decide) -> None:
+    """Write what is decided about an instance that does not run here, under the store's lease (S52)."""
+
     def known(head: Head, read: Callable[[], list[Entry]]) -> Sequence[Decision]:
         met.append(head)
         return decide(head, lambda: History(read()))

@@ -249,13 +249,16 @@ class WorkflowInstance:
         live = self._live()
         if live is not None:
             with live.lock:
-                yield live.history
+                yield self._present(live.history)
             return
         with self._engine.folds.of(self.created_seq) as history:
-            if history.head.deleted or not history.head.created_seq:
-                msg = f"instance {self.id!r} of workflow {self.workflow_name!r} does not exist any more"
-                raise NotFoundError(msg)
-            yield history
+            yield self._present(history)
+
+    def _present(self, history: History) -> History:
+        if history.head.deleted or not history.head.created_seq:
+            msg = f"instance {self.id!r} of workflow {self.workflow_name!r} does not exist any more"
+            raise NotFoundError(msg)
+        return history
 
     def code_changes(self) -> "CodeChanges":
         """What the present code would do with what is recorded: steps kept, stale, unreached and new, with diffs (S57).
@@ -314,10 +317,10 @@ class WorkflowInstance:
         control.restart(self._engine, self, from_step, by)
 
     def restart_stale(self, by: str | None = None) -> None:
-        """Run the first stale step again, and all that started after it.
+        """Run the first stale step again, and all that started after it; where the code is not, the kernel that runs it does.
 
         Raises:
-            UsageError: no step is stale; nothing was touched.
+            UsageError: no step is stale, or that cannot be known; nothing was touched.
         """
         from nbflow.engine.code import changes
 

@@ -175,36 +175,33 @@ class LiveInstance:
         head = self.history.head
         self._context = context or self._context or contextvars.Context()
         rolling_back = head.status is Status.ROLLING_BACK
-        if (
-            self.activation is not None
-            or self.lost
-            or head.deleted
-            or self.engine.closing
-            or not (head.status in _BUSY or rolling_back)
-        ):
+        may_run = self.activation is None and not (self.lost or head.deleted or self.engine.closing)
+        if not may_run or not (head.status in _BUSY or rolling_back):
             return
-        assert self.workflow is not None
+        workflow = self.workflow
+        assert workflow is not None
         if not self.rest.may_work(self.activate):
             return
-        if not rolling_back and deaths.too_many(self.history):
-            self._end(None, Kind.ERRORED, {"error": failures.record_error(deaths.error_of(self.history))})
+        new_code = head.activation > 0 and self.codes.has_new(workflow)
+        if deaths.too_many(self.history) and not new_code:
+            error = failures.record_error(deaths.error_of(self.history))
+            self.rolled_back(("failed", error)) if rolling_back else self._end(None, Kind.ERRORED, {"error": error})
             return
         try:
             params = codec.decode(head.params, self.files)
         except UndecodableError as error:
             self._say_interrupted(None, error)
             return
-        workflow, event = self.workflow, make_event(params, head)
+        event = make_event(params, head)
         activation = Activation(self, lambda: workflow.run(event, activation))
         self.waits, self.retries, self.unreached, self.history.uncalled = {}, {}, (), frozenset()
         self.codes.begin()
         self.rolling_back = self.rest.hibernating = False
+        self.code_changed = new_code
         if rolling_back:
             activation.collecting = partial(self._roll_back, activation)
-        else:
-            self.code_changed = head.activation > 0 and self.codes.has_new(workflow)
-            self.record(Kind.ACTIVATED, None, {"number": head.activation + 1} | workflow.code_marks)
-            self.engine.store.write()  # recorded before `run` is called: the death of the process cannot lose it (S53)
+        self.record(Kind.ACTIVATED, None, {"number": head.activation + 1} | workflow.code_marks)
+        self.engine.store.write()  # recorded before `run` is called: the death of the process cannot lose it (S53)
         self.activation = activation
         self.engine.watch.begin()
         activation.start(self._context.copy())

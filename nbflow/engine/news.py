@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from nbflow.core.model import FENCES, Entry, Kind, StepKey, StepType
+from nbflow.engine.code import owners
 from nbflow.engine.live import LiveInstance
 from nbflow.engine.recovery import take_up
 
@@ -61,6 +62,8 @@ class News:
             live.begin_pause()
         elif (step := entry.body.get("retry_now")) is not None:
             live.retry_now(None if step is True else StepKey(StepType(step[0]), *step[1:]))
+        elif entry.body.get(owners.ASKED):
+            owners.answer(self._engine, live, entry.body.get("by"))
         elif entry.kind in (Kind.RESUMED, Kind.RETRIED):
             live.go_on()
 

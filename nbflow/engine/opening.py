@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from nbflow.core import names
 from nbflow.core.history import Head, History, StepRecord
-from nbflow.core.model import FINISHED, Kind, Status, StepState, StepType
+from nbflow.core.model import FINISHED, Kind, Status, StepState
+from nbflow.core.plans import retry_plan
+from nbflow.engine import deaths
 from nbflow.engine.calls import noted
 from nbflow.engine.code import changes
 from nbflow.engine.control import retried_from
@@ -233,15 +235,17 @@ def _go_on(engine: "Engine", workflow: Workflow, head: Head) -> Opened:
         return Opened(instance, "adopted", f"{instance.id} is paused, {_from_history(live.history)}; resume it to go on")
     if live.history.head.status is Status.ERRORED:
         failed = [_failed(step) for step in live.history.steps.values() if step.state is StepState.FAILED]
-        before = _steps(live.history)
         with live.lock:
             start = retried_from(live.history)
+            plan = retry_plan(live.history, start)
             live.record(Kind.RETRIED, None, {"by": "cell"} | start, acked=noted)
         engine.store.flush()
         what = f"goes on at {', '.join(failed[:3])}" if failed else "goes on"
-        if "keep_below" in start:
-            what = f"rolled back: {_counted(before - _steps(live.history))} run again"
+        if plan.rolled_back:
+            what = f"rolled back: {_counted(len(plan.again))} run again"
         return Opened(instance, "retried", f"resumed {instance.id}: {_ended(live.history)} from history, {what}", live)
+    if deaths.too_many(live.history) and not live.codes.has_new(workflow):
+        return Opened(instance, "resumed", f"{instance.id} fails: {deaths.error_of(live.history)}", live)
     return Opened(instance, "resumed", f"resumed {instance.id}: {_from_history(live.history)}{_again(live.history)}", live)
 
 
@@ -275,11 +279,6 @@ def _failed(step: StepRecord) -> str:
     if items is None:
         return str(step.key)
     return f"{step.key} ({items.done:,} {'item' if items.done == 1 else 'items'} from history)"
-
-
-def _steps(history: History) -> int:
-    """How many steps are recorded; the handlers that undo them are not what runs again."""
-    return sum(1 for key in history.steps if key.type is not StepType.ROLLBACK)
 
 
 def _counted(steps: int) -> str:

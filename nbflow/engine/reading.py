@@ -7,7 +7,8 @@ from nbflow.core.history import History, StepRecord
 from nbflow.core.log import LogItem
 from nbflow.core.maps import item_records
 from nbflow.core.model import Kind, StepKey, StepState, StepType
-from nbflow.core.plans import RestartPlan, restart_plan
+from nbflow.core.plans import RestartPlan, restart_plan, retry_plan
+from nbflow.engine.control import is_retry, restarted_from, retried_from
 from nbflow.engine.logs.output import last_log
 from nbflow.store.outline import ItemRange, Line, Name, Page, Said, Wanted, outline
 from nbflow.store.searching import MOST
@@ -100,9 +101,24 @@ def records_of(inst: "WorkflowInstance", keys: Iterable[StepKey]) -> dict[StepKe
 
 
 def plan_of(inst: "WorkflowInstance", from_step: StepKey | None) -> RestartPlan:
-    """What a restart from there would keep and run again; nothing is done."""
+    """What a restart from there would keep and run again; nothing is done.
+
+    Raises:
+        NotFoundError: there is no such step.
+        InvalidStatusError: something before it was undone (S48).
+    """
     with inst.folded() as history:
-        return restart_plan(history, from_step)
+        plan = restart_plan(history, from_step)
+        if from_step is not None:
+            restarted_from(history, from_step, inst.id)
+        return plan
+
+
+def retry_plan_of(inst: "WorkflowInstance", *, items: bool) -> RestartPlan | None:
+    """The same of a resume, or with *items* of `retry_failed`; None where that is no retry."""
+    with inst.folded() as history:
+        again = is_retry(history.head, items=items)
+        return retry_plan(history, retried_from(history, items=items)) if again else None
 
 
 def log_of_all(inst: "WorkflowInstance") -> list[tuple[StepKey, LogItem]]:

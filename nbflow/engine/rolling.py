@@ -1,9 +1,8 @@
 """Run rollback handlers, one after another, last started first; each is a durable step of its own (S46 to S50)."""
 
 import contextvars
-import inspect
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,16 +13,15 @@ from nbflow.core.rollback import due, handler_key
 from nbflow.engine.activation import RollbackHandler
 from nbflow.engine.bodies import BODY, Body
 from nbflow.engine.calls import Call
-from nbflow.engine.context import is_async, parameters_of
+from nbflow.engine.executors.undoing import Read, as_body
 from nbflow.engine.logs.output import OUTPUT
 from nbflow.engine.maps.results import Results
+from nbflow.engine.outputs import is_artifact
 from nbflow.engine.scope import Scope
 from nbflow.values import codec
 
 if TYPE_CHECKING:
     from nbflow.engine.live import LiveInstance
-
-_OFFERED = ("ctx", "error", "output", "step_name")
 
 
 class Rollback(Scope):
@@ -118,8 +116,8 @@ class Rollback(Scope):
         context.run(OUTPUT.set, None)
         context.run(BODY.set, None)  # as for `run`: whoever asked for it may be a body
         # What undoes a sensitive step is given its output, and may print it or fail with it.
-        body = self._body = Body(self, call, self._bound(fn, step), (), config, None, context, sensitive=step.sensitive)
-        body.index = self._index(step.key)
+        body = self._body = Body(self, call, self._body_of(fn, step), (), config, None, context, sensitive=step.sensitive)
+        body.index, body.coded = self._index(step.key), fn
         match replay.decide(known, StepType.DO):
             case replay.WaitUntil() as decision:
                 body.attempt = decision.attempt - 1
@@ -130,34 +128,18 @@ class Rollback(Scope):
             case _:
                 body.begin(1)
 
-    def _bound(self, fn: Callable[..., Any], step: StepRecord) -> Callable[..., Any]:
-        """Give a handler what its signature names of ctx, error, output and step_name, by keyword."""
-        parameters = parameters_of(fn)
-        everything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
-        names = {parameter.name for parameter in parameters}
-        wanted = tuple(name for name in _OFFERED if everything or name in names)
+    def _body_of(self, fn: Callable[..., Any], step: StepRecord) -> Callable[..., Any]:
+        offers: dict[str, Callable[[], Any]] = {
+            "error": lambda: self._error,
+            "output": partial(self._output, step),
+            "step_name": lambda: step.key.name,
+        }
+        reads_a_file = step.key.key is not None or (step.value is not None and is_artifact(step.value))
 
-        def given(ctx: Any) -> dict[str, Any]:
-            offers: dict[str, Callable[[], Any]] = {
-                "ctx": lambda: ctx,
-                "error": lambda: self._error,
-                "output": lambda: self._output(step),
-                "step_name": lambda: step.key.name,
-            }
-            return {name: offers[name]() for name in wanted}
+        def in_thread(read: Read) -> Awaitable[dict[str, Any]] | None:
+            return self._in_thread(read) if reads_a_file and self.engine.thread.here else None
 
-        if is_async(fn):
-
-            async def undo_async(ctx: Any) -> None:
-                await fn(**(given(ctx) if step.key.key is None else await self._in_thread(partial(given, ctx))))
-
-            return undo_async
-
-        def undo(ctx: Any) -> Any:
-            result = fn(**given(ctx))
-            return _discarded(result) if inspect.iscoroutine(result) else None
-
-        return undo
+        return as_body(fn, offers, in_thread)
 
     def ended(self, kind: Kind, call: Call, body: dict[str, Any], value: bytes | None = None) -> None:
         """Record the end of a handler; the next begins when it is durable."""
@@ -179,8 +161,3 @@ class Rollback(Scope):
         self.stopping = self.over = True
         if self._body is not None:
             self._body.cancel()
-
-
-async def _discarded(result: Any) -> None:
-    """What a handler gives is of no use to anybody."""
-    await result

@@ -27,11 +27,13 @@ from nbflow.jupyter.messages import (
 )
 from nbflow.store.outline import Wanted
 from nbflow.store.views import StepView
+from nbflow.store.wording import plan_text
 
 if TYPE_CHECKING:
     from nbflow.engine.instance import WorkflowInstance
 
 INSTANCES = 200
+_PLAN = 500  # characters of what a restart would do
 
 
 def answer(inst: "WorkflowInstance", question: Question, version: int) -> dict[str, Any]:
@@ -137,10 +139,8 @@ def _log(inst: "WorkflowInstance") -> dict[str, Any]:
 def _plan(inst: "WorkflowInstance", ask: AskPlan) -> dict[str, Any]:
     first = first_stale(inst) if ask.since is Since.STALE else ask.key
     plan = reading.plan_of(inst, first)
-    names = [snapshot.plain(str(key), 60) for key in plan.again[:6]]
     since = None if first is None else snapshot.plain(str(first), 120)
-    counts = {"kept": plan.kept, "items": plan.items, "again": len(plan.again), "asked": plan.asked}
-    return {**counts, "names": names, "since": since}
+    return {"words": snapshot.plain(f"{plan_text(plan)}.", _PLAN), "since": since}
 
 
 def first_stale(inst: "WorkflowInstance") -> StepKey:

@@ -98,7 +98,7 @@ class CommandLine:
             raise UsageError(message)
         if instance is None and "--older-than" not in given:
             instance = self._magics.last_shown if command.takes_instance or command.name == "unschedule" else None
-        return Call(instance, found, given.options)
+        return Call(instance, found, given.options, lambda line: self._show_answer(Answer(line)))
 
     def _take_instance(self, command: Command, words: list[str]) -> tuple[list[str], "WorkflowInstance | None"]:
         if not words:

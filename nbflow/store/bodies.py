@@ -63,6 +63,11 @@ class _Served(msgspec.Struct):
     bound: dict[str, Any] = {}
 
 
+class _Undone(msgspec.Struct):
+    map: _Map
+    keys: list[str]
+
+
 class _Body(msgspec.Struct):
     """What any body may hold, each of its type."""
 
@@ -104,6 +109,7 @@ class _Body(msgspec.Struct):
     schema: Any = None
     unreached: list[str] | None = None
     maps: list[_Map] | None = None
+    undone: _Undone | None = None
     rate: tuple[_Few, float] | None = None
     out: _Few | list[str] | None = None
     shift_s: _Seconds | None = None

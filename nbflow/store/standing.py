@@ -116,7 +116,8 @@ where l.created_seq = i.created_seq
 
 # Entries that do not count (any more). Void: they came in under a token when a later fence had ended it. Dropped by a restart
 # (from one item of a map: the item, the steps in it, and the map's own); by a retry (failed steps; of maps that it opens again
-# their own and those of failed items; all that rollback handlers left; in what was rolled back all from the first undone on).
+# their own and those of failed items; all that rollback handlers left; in what was rolled back all from the first undone on,
+# of a map that was undone in part its own and those of its undone items).
 DROPPED = """
 insert into {home}.dropped
 with of as materialized (
@@ -175,6 +176,18 @@ join of as e
   and e.count = d.count
   and e.key is not distinct from d.key
   and e.seq <= d.seq
+union
+select e.seq
+from (
+  select created_seq, seq, try(body ->> '$.undone.map') as map, unnest(list_append(keys, null)) as key
+  from (
+    select *, from_json(try(json_extract(body, '$.undone.keys')), '["VARCHAR"]') as keys
+    from turns
+    where kind = 'retried' and try(body ->> '$.undone.map') is not null
+  )
+) as u
+join of as e on e.created_seq = u.created_seq and e.key is not distinct from u.key and e.seq < u.seq
+where starts_with(e.kind, 'map.') and e.count || ' ' || e.step = u.map
 union
 select e.seq
 from (
@@ -285,7 +298,6 @@ from (
   join (
     select created_seq, type, step, count, key, min(seq) filter (is_end) as end_seq
     from {{counting}}
-    where type <> 'rollback'
     group by created_seq, type, step, count, key
     having count(*) > 1 or not bool_or(is_end)
   ) as s

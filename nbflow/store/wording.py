@@ -2,10 +2,12 @@
 
 from nbflow.core.model import Status, StepKey
 from nbflow.core.names import UNSAFE
+from nbflow.core.plans import RestartPlan
 from nbflow.store.counts import ItemCounts, gone_text
 from nbflow.store.views import InstanceView
 
 _LONGEST = 160
+_NAMES, _NAME = 6, 60  # names of steps that a plan says, and characters of each
 
 
 def interrupted_text(view: InstanceView) -> str:
@@ -60,6 +62,24 @@ def counted(done: int, total: int | None, failed: int, unit: str = "") -> str:
 def steps_text(view: InstanceView) -> str:
     """Say how far it is in a table's cell: "1/2 · 4/5 items, 1 failed · 1 stale: load"."""
     return " · ".join(filter(None, [f"{view.done}/{view.total}", items_of_all_text(view), stale_text(view)]))
+
+
+def plan_text(plan: RestartPlan) -> str:
+    """Say what a restart or a retry keeps and runs again: "1 step kept, 2 steps run again (split, embed)" (S44, S48)."""
+    names = [UNSAFE.sub("�", str(key))[:_NAME] for key in plan.again[:_NAMES]]
+    which = f" ({', '.join(names)}{', …' if len(plan.again) > len(names) else ''})" if names else ""
+    people = f"; {_several(plan.asked, 'answer', 'is', 'are')} dropped and asked for again" if plan.asked else ""
+    beside = _several(plan.items, "other item") if plan.items else ""
+    steps = _several(plan.kept, "step")
+    stays = f"{steps} and {beside}" if plan.kept and beside else beside or steps
+    before = "rolled back: " if plan.rolled_back else ""
+    return f"{before}{stays} kept, {_several(len(plan.again), 'step')} run again{which}{people}"
+
+
+def _several(count: int, what: str, *verbs: str) -> str:
+    """Count them: "1 step", "1 answer is", "2,000 steps"."""
+    said = f"{count:,} {what}{'' if count == 1 else 's'}"
+    return f"{said} {verbs[count != 1]}" if verbs else said
 
 
 def stale_text(view: InstanceView) -> str:

@@ -139,9 +139,8 @@ class Introspection:
             live.engine.on_loop(live.retry_now)
 
     def mock_step_result(self, name: str, value: Any, count: int = 1) -> None:
-        """Let the count-th step of that name give *value*; its body does not run. Of a map: the list of results.
-
-        Of a child: its output, and no child is made.
+        """Let the count-th step of that name give *value*; its body does not run. Of a map: the list of results,
+        with `discard_results=True` their number. Of a child: its output, and no child is made.
 
         Raises:
             UsageError: *count* is no number from 1.

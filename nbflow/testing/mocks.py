@@ -10,6 +10,7 @@ from typing import Any
 from nbflow import ids
 from nbflow.core.history import EventRecord, History, StepRecord
 from nbflow.core.model import Kind, StepKey, StepType
+from nbflow.core.names import quoted
 from nbflow.engine.activation import Activation
 from nbflow.engine.calls import Call, StepCall
 from nbflow.engine.children import Child, call_child
@@ -18,7 +19,7 @@ from nbflow.engine.functions import Options
 from nbflow.engine.outputs import body_of, with_values
 from nbflow.engine.step import WorkflowStep, place_here
 from nbflow.engine.waits import Asked, Wait
-from nbflow.errors import StepTimeoutError
+from nbflow.errors import StepTimeoutError, UsageError
 from nbflow.values import codec, failures, schemas
 
 
@@ -115,7 +116,7 @@ class MockedStep(WorkflowStep):
         """Fan out, meeting mocked results and errors."""
         self._hurry()
         if (mocked := self._mocked(StepType.MAP, name)) is not None:
-            items, fn = list(mocked[0]), (lambda value: value)
+            items, fn = _items_giving(name, mocked[0], counted=bool(options.get("discard_results"))), (lambda value: value)
             options.pop("key", None)
         if (failing := self._failing(name)) is not None:
             fn = _failing(fn, *failing)
@@ -222,6 +223,18 @@ class MockedChild(Child):
                 rules.failed[key] += 1
                 return error if times is None or rules.failed[key] <= times else None
         return None
+
+
+def _items_giving(name: str, mocked: Any, *, counted: bool) -> Any:
+    """The items of a map in place of its own, each its own result, by which it gives what is mocked."""
+    if counted and type(mocked) is int and mocked >= 0:
+        return range(mocked)
+    try:
+        return list(mocked)
+    except TypeError:
+        given = "the number of items, or their list, as it has discard_results=True" if counted else "the list of results"
+        msg = f"mock_step_result({name!r}, {quoted(mocked)}): a map of that name was called, which gives {given}"
+        raise UsageError(msg) from None
 
 
 def _failing(fn: Callable[..., Any], error: BaseException, times: int | None) -> Callable[..., Any]:

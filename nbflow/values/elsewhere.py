@@ -26,12 +26,13 @@ def raised_in_notebook(error: BaseException, home: str = "__main__") -> bool:
     return traceback is not None and traceback.tb_frame.f_globals.get("__name__") in ("__main__", home)
 
 
-def left_over(error: BaseException, record: failures.Record, pack: Callable[[Any], bytes]) -> Lost:
-    """Of an error that was recorded over there what only the notebook can find or store, each part pickled by itself.
+def left_over(error: BaseException, record: failures.Record, pack: Callable[[Any], bytes], *, there: bool = False) -> Lost:
+    """Of an error that was recorded in one process what another cannot find or store, each part pickled by itself.
 
     Args:
         error, record: the error, and what `record_error` made of it.
-        pack: pickles one part for the notebook; what it refuses is lost.
+        pack: pickles one part; what it refuses is lost.
+        there: for a worker, which does not have the notebook's classes.
 
     Returns:
         class: the error's own, where it is not found by its name. lost: values of attributes, of args too, by name. cause,
@@ -39,16 +40,22 @@ def left_over(error: BaseException, record: failures.Record, pack: Callable[[Any
     """
     found: Lost = {}
     cls = type(error)
-    if find_class(f"{record['module']}:{record['qualname']}") is not cls and (packed := _packed(pack, cls)):
+    unknown = there or find_class(f"{record['module']}:{record['qualname']}") is not cls
+    if unknown and (packed := _packed(pack, cls)):
         found["class"] = packed
     values = {**failures.attributes_of(error), "args": error.args}
     lost = {name: packed for name in record["lost"] if name in values and (packed := _packed(pack, values[name]))}
     if lost:
         found["lost"] = lost
-    if "cause" in record and error.__cause__ is not None and (of_cause := left_over(error.__cause__, record["cause"], pack)):
+    if (
+        "cause" in record
+        and error.__cause__ is not None
+        and (of_cause := left_over(error.__cause__, record["cause"], pack, there=there))
+    ):
         found["cause"] = of_cause
     if isinstance(error, BaseExceptionGroup):
-        parts = [left_over(part, its, pack) for part, its in zip(error.exceptions, record.get("exceptions", ()), strict=False)]
+        its = zip(error.exceptions, record.get("exceptions", ()), strict=False)
+        parts = [left_over(part, of_part, pack, there=there) for part, of_part in its]
         if any(parts):
             found["exceptions"] = parts
     return found

@@ -35,7 +35,7 @@ window.mount = async ({js, css, state, details, silent, theme, answers, views}) 
         const items = Array.from({length: Math.max(0, stop - m.start)}, (_, n) => rowOf(m.start + n));
         return {...base, rows: {total: kernel.state.head.total, start: m.start, version: kernel.state.head.version, items}};
       }
-      if (m.type === 'plan') return {...base, plan: {kept: 1, again: 2, names: ['a', 'b'], asked: 0, since: null}};
+      if (m.type === 'plan') return {...base, plan: {words: '1 step kept, 2 steps run again (a, b).', since: null}};
       return base;
     },
   };

@@ -240,7 +240,7 @@ def test_hostile_text_in_every_place_stays_text(page, hostile) -> None:
                 }
             ]
         },
-        "plan": {"plan": {"kept": 1, "again": 1, "names": [hostile], "asked": 1, "since": hostile}},
+        "plan": {"plan": {"words": hostile, "since": hostile}},
     }
     shown = state(
         rows,

@@ -450,7 +450,7 @@ def test_another_instance_opens_in_place_and_an_interrupted_one_is_resumed(page)
 
 
 def test_stop_offers_a_rollback_and_restart_says_what_it_keeps_before_it_does_anything(page) -> None:
-    plan = {"kept": 1, "again": 2, "names": ["split", "embed"], "asked": 0, "since": "split"}
+    plan = {"words": "1 step kept, 2 steps run again (split, embed).", "since": "split"}
     rows = [row(0, "load", "finished", ended=NOW), row(1, "split", "finished", ended=NOW)]
     panel = shown(page, state(rows), details={"1": detail(rows[1])}, answers={"plan": {"plan": plan}})
     panel.button("Stop").click()
@@ -481,7 +481,8 @@ def test_an_item_of_a_map_restarts_from_its_details_and_from_the_menu(page) -> N
     }
     item = {**row(1, "embed", "finished", ended=NOW, level=2), "key": ["map", "embed", 1, "00813"]}
     inner = {**row(2, "fetch", "finished", ended=NOW), "key": ["do", "fetch", 1, "embed[00813]"]}
-    plan = {"kept": 1, "items": 1, "again": 2, "names": ["embed[00813]", "publish"], "asked": 0, "since": "embed[00813]"}
+    line = "1 step and 1 other item kept, 2 steps run again (embed[00813], publish)."
+    plan = {"words": line, "since": "embed[00813]"}
     panel = shown(
         page, state([whole, item, inner]), details={"1": detail(item), "2": detail(inner)}, answers={"plan": {"plan": plan}}
     )
@@ -490,7 +491,6 @@ def test_an_item_of_a_map_restarts_from_its_details_and_from_the_menu(page) -> N
     panel.button("Restart from here").click()
     page.clock.run_for(50)
     expect(panel.root.get_by_label("from embed[00813]")).to_be_checked()
-    line = "1 step and 1 other item kept, 2 steps run again (embed[00813], publish)."
     expect(panel.root.locator(".nbf-plan")).to_have_text(line)
     panel.root.locator(".nbf-answers").get_by_role("button", name="Restart").click()
     page.clock.run_for(50)

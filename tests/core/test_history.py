@@ -243,7 +243,8 @@ def test_deaths_count_only_in_a_row_and_without_a_finished_entry():
     assert pen.history().head.deaths == 0
 
 
-def test_an_orderly_release_is_no_death_and_a_cell_run_again_forgives_them():
+def test_an_orderly_release_is_no_death_and_the_word_to_resume_forgives_them():
+    """S27: that of a cell, which is run after each death, does not; it resumes what has failed."""
     pen = Pen()
     pen.claim()
     pen.write(Kind.RELEASED)
@@ -251,6 +252,9 @@ def test_an_orderly_release_is_no_death_and_a_cell_run_again_forgives_them():
     assert pen.history().head.deaths == 1
     pen.token += 1
     pen.write(Kind.CLAIMED, by="cell")
+    assert pen.history().head.deaths == 2
+    pen.token += 1
+    pen.write(Kind.CLAIMED, by="resume")
     assert pen.history().head.deaths == 0
 
 

@@ -633,6 +633,26 @@ def test_a_child_that_was_deleted_is_made_anew_by_a_resume(echoing):
     assert echoing.finish(parent).output == [[0, "p.c-1"]]
 
 
+def test_a_parent_whose_child_is_deleted_while_it_waits_is_told_so(lab):
+    """S45, S60: as whoever awaits the child is."""
+
+    async def kid(event, step):
+        await step.wait_for_event("w", "never")
+
+    async def run(event, step):
+        return await step.child("c", "Kid")
+
+    lab.workflow(kid, "Kid")
+    for _ in range(10):  # by chance it was not noticed in time
+        parent = lab.start(run, id="p")
+        eventually(lambda: lab.engine.list("Kid") and lab.engine.get("p.c-1").status().status == "waiting")
+        lab.engine.get("p.c-1").delete()
+        error = lab.finish(parent).status().error
+        assert error.type == "InstanceFailedError"
+        assert error.message == "child 'p.c-1' of workflow 'Kid' was deleted; resume its parent to have it made anew"
+        parent.delete()
+
+
 def test_an_instance_that_has_taken_the_id_of_a_deleted_child_is_not_its_parents(echoing):
     """S45: the id is free."""
     BROKEN.add(0)
@@ -661,7 +681,7 @@ def test_a_child_that_was_deleted_while_its_parents_kernel_was_gone_fails_its_pa
     again.get("p.c-1").delete()
     again.create("p.c-1")
     parent = later.finish(later.workflow(run).get("p"))
-    assert "was deleted" in parent.status().error.message
+    assert (parent.status().error.type, "was deleted" in parent.status().error.message) == ("InstanceFailedError", True)
 
 
 def test_a_terminated_child_says_what_to_do_and_its_parent_takes_it_up_again(engine):

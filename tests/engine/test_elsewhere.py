@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 import nbflow
-from nbflow import Engine, InvalidStatusError, WorkflowEntrypoint
+from nbflow import Engine, InvalidStatusError, WaitTimeoutError, WorkflowEntrypoint
 from nbflow.core.model import Kind, Status, StepKey, StepType
+from nbflow.engine.code import owners
 from nbflow.engine.recovery import take_up
 from tests.engine.conftest import entrypoint, eventually
 
@@ -54,6 +55,42 @@ def test_where_nobody_runs_it_there_is_nobody_to_try_again(tmp_path):
         eventually(lambda: inst.view().retrying == 1)
     with Engine(tmp_path / "h.duckdb", notebook="b.ipynb") as there, pytest.raises(InvalidStatusError, match="resume it first"):
         there.get("w1").retry_now()
+
+
+def summing(number):
+    async def run(event, step):
+        await step.do("before", lambda: 1)
+        total = await step.do("sum", sum, [number, 1])
+        await step.wait_for_event("w", "go")
+        return total
+
+    return entrypoint(run)
+
+
+def test_what_is_stale_there_is_restarted_there_where_somebody_here_asks_for_it(engines):  # S52, S57
+    here, there = engines
+    inst = here.register(summing(1), "W", source="s").create("w1")
+    inst.wait(20)
+    seen = there.get("w1")
+    with pytest.raises(WaitTimeoutError, match=r"has restarted nothing in 0\.5 s: no step is stale there"):
+        owners.ask_and_hear(there, seen, patience=0.5)
+    here.register(summing(2), "W", source="changed")
+    eventually(lambda: inst.view().stale_steps)
+    plan = owners.ask_and_hear(there, seen)
+    assert (plan.kept, [str(key) for key in plan.again]) == (1, ["sum", "w"])
+    inst.wait(20)
+    inst.pause()
+    with pytest.raises(InvalidStatusError, match="paused: resume it first"):
+        seen.restart_stale()
+    assert inst.status().status is Status.PAUSED
+    inst.resume()
+    inst.wait(20)
+    inst.send_event("go")
+    assert inst.wait(20, "finished").output == 3
+    here.register(summing(3), "W", source="changed again")
+    seen.restart_stale(by="somebody")  # of a finished one: what is stale shows by a replay, which its kernel makes
+    eventually(lambda: inst.is_finished() and inst.output == 4)
+    assert [entry.body["by"] for entry in inst.history() if entry.kind is Kind.RESTARTED][1:] == ["somebody"]
 
 
 @pytest.mark.parametrize("doing", ["waits", "sleeps", "works in a thread", "works on the loop", "retries"])

@@ -470,3 +470,35 @@ def test_a_mocked_event_that_does_not_fit_is_set_aside_and_the_next_one_is_offer
     instance = lab.finish(workflow.create())
     assert instance.output == ("y", "last")
     assert sum(entry.kind is Kind.SET_ASIDE for entry in instance.history()) == 2
+
+
+@pytest.mark.parametrize(
+    ("discard", "mocked", "gives"), [(True, 3, 3), (True, 0, 0), (True, "ab", 2), (False, "ab", ["a", "b"])]
+)
+def test_a_mocked_map_gives_its_results_or_their_number_as_it_was_asked(nbflow_engine, discard, mocked, gives):
+    """API.md §6, §10: awaited it gives the list of values, with `discard_results=True` the count."""
+    ran = []
+
+    class Flow(WorkflowEntrypoint):
+        async def run(self, event, step):
+            return await step.map("m", ran.append, [1, 2, 3, 4], discard_results=discard)
+
+    workflow = nbflow_engine.register(Flow)
+    introspect(workflow).mock_step_result("m", mocked if type(mocked) is int else list(mocked))
+    assert workflow.create().wait(10).output == gives
+    assert ran == []
+
+
+@pytest.mark.parametrize("discard", [True, False])
+def test_a_map_mocked_with_what_is_no_result_of_it_says_what_is(nbflow_engine, discard):
+    """API.md §10."""
+
+    class Flow(WorkflowEntrypoint):
+        async def run(self, event, step):
+            return await step.map("m", str, [1], discard_results=discard)
+
+    workflow = nbflow_engine.register(Flow)
+    introspect(workflow).mock_step_result("m", -1 if discard else 3)
+    error = workflow.create().wait(10).error
+    assert error.type == "UsageError"
+    assert ("the number of items, or their list" if discard else "the list of results") in error.message

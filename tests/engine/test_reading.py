@@ -7,10 +7,12 @@ from dataclasses import replace
 import pytest
 
 from nbflow.core.model import StepKey, StepState, StepType
+from nbflow.core.plans import RestartPlan
 from nbflow.engine import reading
 from nbflow.engine.logs import log as logs
-from nbflow.errors import NotFoundError
+from nbflow.errors import NonRetryableError, NotFoundError
 from nbflow.jupyter import snapshot
+from nbflow.store.wording import plan_text
 from tests.engine.conftest import eventually
 
 
@@ -212,3 +214,44 @@ def test_what_the_present_code_does_not_reach_is_told_in_its_row(lab):
     marked = replace(page, unreached=[page.lines[0][0].key])
     assert "unreached" not in snapshot.line_json(page, 0)
     assert snapshot.line_json(marked, 0)["unreached"]
+
+
+def test_a_plan_is_said_in_words():  # S44, S48
+    def said(kept=0, again=(), asked=0, **more):
+        return plan_text(RestartPlan(kept, tuple(StepKey(StepType.DO, name) for name in again), asked, **more))
+
+    assert said(2, "b") == "2 steps kept, 1 step run again (b)"
+    assert said(1, "abcdefghi") == "1 step kept, 9 steps run again (a, b, c, d, e, f, …)"
+    assert said(0, "a", 1) == "0 steps kept, 1 step run again (a); 1 answer is dropped and asked for again"
+    assert said(0, "a", 2).endswith("; 2 answers are dropped and asked for again")
+    assert said(2, "a", items=1) == "2 steps and 1 other item kept, 1 step run again (a)"
+    assert said(0, "a", items=4095) == "4,095 other items kept, 1 step run again (a)"
+    assert said(3, rolled_back=True) == "rolled back: 3 steps kept, 0 steps run again"
+
+
+def test_a_plan_of_a_retry_counts_what_it_then_does(lab):  # S41, S48, S61
+    ran: list[str] = []
+    broken = {"c", "last"}
+
+    def work(item):
+        ran.append(item)
+        if item in broken:
+            raise NonRetryableError(item)
+
+    async def run(event, step):
+        await step.do("before", work, "before")
+        await step.map("m", work, "abcd", key=str)
+        await step.do("last", work, "last")
+
+    instance = lab.run(run)
+    assert reading.retry_plan_of(instance, items=False) == RestartPlan(1, (StepKey(StepType.MAP, "m"),), 0, 2)
+    ran.clear()
+    broken.discard("c")
+    instance.resume()
+    lab.finish(instance)
+    assert ran == ["c", "d", "last"]
+    assert reading.retry_plan_of(instance, items=False) == RestartPlan(2, (StepKey(StepType.DO, "last"),), 0)
+    broken.clear()
+    instance.resume()
+    lab.finish(instance)
+    assert reading.retry_plan_of(instance, items=False) is None

@@ -17,7 +17,7 @@ from nbflow import (
     WorkflowEntrypoint,
 )
 from nbflow.core.model import StepState
-from tests.engine.conftest import Gate, Lab, eventually, failure_of, kinds
+from tests.engine.conftest import Gate, Lab, entrypoint, eventually, failure_of, kinds
 
 
 class Flaky:
@@ -862,3 +862,108 @@ def test_a_death_while_it_only_waits_is_no_fault_of_its(lab, what):  # S27
         instance.send_event("go")
     later.advance("30 days")
     assert instance.output == "through"
+
+
+def deadly_handler(gate):
+    async def run(event, step):
+        await step.do("first", lambda: 1, rollback=gate)
+        raise ValueError("original")
+
+    return run
+
+
+def test_three_deaths_in_a_handler_end_the_rollback_and_name_it(lab):  # S27, S47, S48
+    gate = Gate()
+    run = deadly_handler(gate)
+    lab.start(run, id="one")
+    # The activation in which "first" ended has got on: it is the first of none.
+    instance = die(lab, run, 4, gate.reached).engine.get("one")
+    eventually(instance.is_finished)
+    status = instance.status()
+    assert (str(status.status), status.error.type, status.error.message) == ("errored", "ValueError", "original")
+    outcome, error = status.rollback
+    assert (outcome, error.type) == ("failed", "StepInterruptedError")
+    assert "'undo first'" in error.message
+    assert gate.came == 4
+    gate.open()
+
+
+def test_three_deaths_in_a_handler_end_the_rollback_of_a_terminated_one_too(lab):  # S27, S49
+    gate = Gate()
+
+    async def run(event, step):
+        await step.do("first", lambda: 1, rollback=gate)
+        await step.wait_for_event("w", "never")
+
+    instance = lab.start(run, id="one")
+    lab.idle()
+    instance.terminate(rollback=True)
+    instance = die(lab, run, 3, gate.reached).engine.get("one")
+    eventually(instance.is_finished)
+    assert (str(instance.status().status), instance.status().rollback[0]) == ("terminated", "failed")
+    gate.open()
+
+
+def test_a_handler_that_ends_between_deaths_starts_the_count_anew(lab):  # S27, S47
+    gate = Gate()
+
+    async def run(event, step):
+        for number in range(4):
+            await step.do(f"ok {number}", lambda: 1, rollback=lambda ctx: None if ctx.attempt > 2 else gate())
+        raise ValueError("original")
+
+    lab.start(run, id="one")
+    later = die(lab, run, 8, gate.reached)
+    assert later.finish(later.engine.get("one")).status().rollback == ("complete", None)
+    gate.open()
+
+
+def open_cell(lab, run, source):
+    """Run its cell in a new kernel."""
+    later = lab.revive()
+    workflow = later.engine.register(entrypoint(run), "W", source=source, resume=False)
+    opened = later.engine.open(workflow, "one", None, again=False)
+    opened.start()
+    return later, opened
+
+
+def test_running_the_cell_by_hand_after_each_death_does_not_start_the_count_anew(lab):  # S27
+    gate = Gate("done")
+    run = one_step(gate)
+    later, _ = open_cell(lab, run, "s")
+    for death in (1, 2):
+        gate.reached(death)
+        later, opened = open_cell(later, run, "s")
+        assert opened.what == "resumed"
+    gate.reached(3)
+    later, opened = open_cell(later, run, "s")
+    assert "fails: the kernel died 3 times in a row while 's' ran" in opened.line
+    assert failure_of(later.finish(opened.instance)).args[0].endswith("run the cell again for three more tries")
+    for death in (4, 5):
+        later, _ = open_cell(later, run, "s")
+        gate.reached(death)
+    gate.open()
+    later, opened = open_cell(later, run, "s")
+    assert later.finish(opened.instance).output == "done"
+
+
+@pytest.mark.parametrize("how", ["other code", "resumed"])
+def test_other_code_and_the_word_to_resume_start_the_count_anew(lab, how):  # S27, S58
+    gate = Gate("done")
+    run = one_step(gate)
+    later, _ = open_cell(lab, run, "s")
+    for death in (1, 2):
+        gate.reached(death)
+        later, _ = open_cell(later, run, "s")
+    gate.reached(3)
+    if how == "other code":
+        later, opened = open_cell(later, run, "changed")
+        instance = opened.instance
+    else:
+        later = later.revive()
+        later.engine.register(entrypoint(run), "W", source="s", resume=False)
+        instance = later.engine.get("one")
+        instance.resume()
+    gate.reached(4)
+    gate.open()
+    assert later.finish(instance).output == "done"

@@ -420,3 +420,143 @@ def test_a_pause_during_rollback_is_refused_and_the_rollback_goes_on(tmp_path, e
         gate.set()
         assert instance.wait(20, until="finished").rollback == ("complete", None)
     assert undone == ["a"]
+
+
+ROWS = "select name, key, type, status, attempts from steps where type <> 'rollback' order by name, key nulls first"
+
+
+class Picky:
+    """Notes what it does and undoes; what is in `broken` and `stuck` fails."""
+
+    def __init__(self):
+        self.did, self.broken, self.stuck = [], set(), set()
+
+    def do(self, item):
+        self.did.append(item)
+        if item in self.broken:
+            raise NonRetryableError(item)
+        return item.upper()
+
+    def undo(self, ctx):
+        if ctx.key in self.stuck:
+            raise NonRetryableError("stuck")
+        self.did.append(f"undo {ctx.key}")
+
+    def took(self):
+        did, self.did = self.did, []
+        return did
+
+
+@pytest.mark.parametrize("where", ["in the map", "after it"])
+def test_of_a_map_undone_in_part_only_what_was_undone_runs_again(tmp_path, clock, where):
+    """S48, S61: the chain stopped at an item; those before it count as done, as steps would."""
+    picky = Picky()
+    picky.broken, picky.stuck = {"d" if where == "in the map" else "last"}, {"b"}
+
+    async def body(event, step):
+        await step.do("pre", picky.do, "pre")
+        found = await step.map("m", picky.do, "abcd", key=lambda item: item, rollback=picky.undo)
+        return [*found, await step.do("last", picky.do, "last")]
+
+    with Engine(tmp_path / "h.duckdb") as engine:
+        instance = run(engine, body)
+        assert instance.wait(20, until="finished").rollback[0] == "failed"
+        last = [] if where == "in the map" else ["last"]
+        assert picky.took() == ["pre", "a", "b", "c", "d", *last, "undo d", "undo c"]
+        picky.broken.clear()
+        picky.stuck.clear()
+        with pytest.raises(InvalidStatusError, match="rolled back"):
+            instance.restart(from_step=("m", "d"))
+        instance.resume()
+        assert instance.wait(20, until="finished").output == ["A", "B", "C", "D", "LAST"]
+        assert picky.took() == ["c", "d", "last"]
+        rows = engine.sql(ROWS).fetchall()
+        items = [("m", key, "map", "finished", int(key is not None)) for key in (None, "a", "b", "c", "d")]
+        assert rows == [("last", None, "do", "finished", 1), *items, ("pre", None, "do", "finished", 1)]
+
+
+def test_of_a_map_undone_as_a_whole_all_items_run_again(engine):
+    """S48."""
+    picky = Picky()
+    picky.broken = {"c"}
+
+    async def body(event, step):
+        return await step.map("m", picky.do, "abc", key=lambda item: item, rollback=picky.undo)
+
+    instance = run(engine, body)
+    assert instance.wait(20, until="finished").rollback == ("complete", None)
+    picky.took()
+    picky.broken.clear()
+    instance.resume()
+    assert instance.wait(20, until="finished").output == ["A", "B", "C"]
+    assert picky.took() == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("outer", ["do", "map"])
+def test_a_step_in_whose_body_something_was_undone_runs_again(engine, outer):
+    """S15, S48: what is undone counts as done no more, nor what holds it."""
+    did, broken = [], {1}
+
+    async def body(event, step):
+        async def holds(name):
+            did.append(name)
+            await step.do(f"inner {name}", did.append, f"inner {name}", rollback=lambda: did.append(f"undo {name}"))
+            return name
+
+        if outer == "map":
+            found = await step.map("m", holds, "ab", key=lambda item: item, concurrency=1)
+        else:
+            found = [await step.do(name, holds, name) for name in "ab"]
+
+        def last():
+            if broken:
+                raise NonRetryableError("no")
+
+        await step.do("last", last)
+        return found
+
+    instance = run(engine, body)
+    assert instance.wait(20, until="finished").rollback == ("complete", None)
+    assert did == ["a", "inner a", "b", "inner b", "undo b", "undo a"]
+    did.clear()
+    broken.clear()
+    instance.resume()
+    assert instance.wait(20, until="finished").output == ["a", "b"]
+    assert did == ["a", "inner a", "b", "inner b"]
+
+
+def test_sql_tells_of_the_attempts_of_handlers_what_their_steps_tell(tmp_path):
+    """API.md §4, S47: one row for each attempt, told from those of the step by its type, as in `steps`."""
+    undone = []
+
+    async def body(event, step):
+        def undo(ctx):
+            print("undoing", ctx.key)
+            undone.append(ctx.key)
+            if undone.count(ctx.key) < 3 and ctx.key != "1":
+                raise OSError("busy")
+
+        again = {"retries": {"limit": 4, "delay": 0}}
+        await step.do("a", lambda: print("doing"), rollback=undo, rollback_config=again)
+        await step.map("m", str, [1, 2, 3], rollback=lambda ctx: undo(ctx) if ctx.key == "1" else None)
+        raise ValueError("no more")
+
+    with Engine(tmp_path / "h.duckdb") as engine:
+        instance = run(engine, body)
+        assert instance.wait(20, until="finished").rollback == ("complete", None)
+        told = {
+            (step.name, step.key.key, step.type, attempt.number, str(attempt.status), attempt.error and attempt.error.type)
+            for step in instance.steps
+            for attempt in step.attempts
+        }
+        its = "name, key, type, attempt, status, error_type"
+        rows = engine.sql(f"select {its} from attempts where type <> 'map'").fetchall()
+        assert set(rows) == told
+        assert len(rows) == len(told) == 1 + 3 + 3
+        counted = engine.sql("select name, key, type, attempts from steps where type = 'rollback' order by all").fetchall()
+        assert counted == [("a", None, "rollback", 3), *(("m", key, "rollback", 1) for key in "012")]
+        logs = engine.sql("select name, key, type, attempt, text from logs where name = 'a' order by type, attempt").fetchall()
+        assert logs == [
+            ("a", None, "do", 1, "doing\n"),
+            *(("a", None, "rollback", number, "undoing None\n") for number in (1, 2, 3)),
+        ]

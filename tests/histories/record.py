@@ -297,6 +297,22 @@ def maps(stage: Stage) -> None:
     stage.lab.store._append(Entry(Kind.RELEASED, seq, head.token + 1, now, body={"why": "closed"}))
 
 
+@scenario(then=[["advance", "1 hour"]], becomes={"Trip/lost": ["errored"]}, runs=["undo hotel", "undo flight"])
+def lost_handler(stage: Stage) -> None:
+    """A second attempt of a rollback handler was lost with the worker it ran on."""
+    stage.broken("pay", "undo hotel")
+    stage.create("Trip", "lost")
+    stage.broken()
+    stage.die(register=False)
+    (head,) = stage.lab.store.find("lost")
+    owner, seq, token, now = stage.lab.engine.owner, head.created_seq, head.token + 1, stage.lab.clock.now()
+    order = max(entry.body.get("order", 0) for entry in stage.lab.entries())  # the newest began last
+    stage.lab.store._append(Entry(Kind.CLAIMED, seq, token, now, body=claim_body(owner, "register")))
+    lost = {"order": order, "attempt": 2, "started_at": now.isoformat()}
+    stage.lab.store._append(Entry(Kind.ROLLBACK_INTERRUPTED, seq, token, now, "hotel", 1, None, lost))
+    stage.lab.store._append(Entry(Kind.RELEASED, seq, token, now, body={"why": "closed"}))
+
+
 def main(names: list[str]) -> None:
     for name in names or SCENARIOS:
         if (HERE / f"{name}.json").exists():

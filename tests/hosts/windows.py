@@ -129,7 +129,9 @@ def main() -> int:
     words = sys.argv[1:] or [*TESTS, *(f"--deselect={test}" for test in UNIX)]
     command = ["wine", PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "nbflow.pytest_plugin", *words]
     # By pipes: Wine gives a program no file of ours as its standard streams.
-    with subprocess.Popen(command, cwd=ROOT, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as tests:
+    with subprocess.Popen(
+        command, cwd=ROOT, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as tests:
         assert tests.stdout is not None
         for line in tests.stdout:
             sys.stdout.write(line.decode("utf-8", "replace"))

@@ -503,17 +503,11 @@ test("code for a cell is Python whatever the names hold", () => {
   assert.match(panel.codeFor(state, ["do", '"); import os\n#é', 1, null]), /step\("\\"\); import os\\n#\\u00e9"\)/);
 });
 
-test("sizes, entries and plans are said in words", () => {
+test("sizes and entries are said in words", () => {
   assert.deepEqual([0, 1, 999, 1500, 12_000_000].map(panel.sizeWords), ["0 bytes", "1 byte", "999 bytes", "1.5 kB", "12 MB"]);
   assert.equal(panel.entryWords("do.retrying"), "attempt failed, another comes");
   assert.equal(panel.entryWords("wait.started"), "wait started");
   assert.equal(panel.entryWords("something_new"), "something_new");
-  const plan = { kept: 1, again: 9, names: ["split", "embed"], asked: 1, since: null };
-  assert.equal(panel.planWords(plan), "1 step kept, 9 steps run again (split, embed, …); 1 answer is dropped and asked for again.");
-  const item = { kept: 2, items: 1, again: 1, names: ["embed[k]"], asked: 0, since: "embed[k]" };
-  assert.equal(panel.planWords(item), "2 steps and 1 other item kept, 1 step run again (embed[k]).");
-  assert.match(panel.planWords({ ...item, items: 4095 }), /^2 steps and 4,095 other items kept, /);
-  assert.match(panel.planWords({ ...item, kept: 0, items: 29 }), /^29 other items kept, /);
 });
 
 test("a restart begins at steps and at items of maps, and says why not elsewhere", () => {

@@ -237,7 +237,8 @@ def test_wait_takes_a_duration_and_may_leave_the_id_out(kernel):
 
 
 def test_restart_from_a_step_by_name_and_number(kernel):
-    kernel.run("%workflow restart --from load#2", ok=True)
+    said = kernel.run("%workflow restart --from load#2", ok=True).stdout
+    assert said.startswith("a1: 1 step kept, 2 steps run again (load#2, ask)\na1: ")  # S44
     kernel.run("inst.wait(20)", ok=True)
     assert kernel.evaluate("ran") == ["load", "load again", "load again"]
     kernel.run("%workflow restart a1", ok=True)

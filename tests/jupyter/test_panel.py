@@ -353,9 +353,10 @@ def test_a_plan_says_what_a_restart_keeps_and_runs_again_and_does_nothing(page) 
     page.inst.write(Kind.WAIT_FINISHED, 3, "ask", order=4, event_id="e", event_type="approval")
     ask = {"type": "plan", "id": "p"}
     plan = page.ask(**ask, since="step", key=["do", "split", 1, None])["plan"]
-    assert plan == {"kept": 1, "items": 0, "again": 3, "names": ["split", "embed", "ask"], "asked": 0, "since": "split"}
+    assert plan == {"words": "1 step kept, 3 steps run again (split, embed, ask).", "since": "split"}
     plan = page.ask(**ask, since="start", key=None)["plan"]
-    assert (plan["kept"], plan["again"], plan["asked"]) == (0, 4, 1)
+    assert plan["words"].startswith("0 steps kept, 4 steps run again (")
+    assert plan["words"].endswith("); 1 answer is dropped and asked for again.")
     assert "no step" in page.ask(**ask, since="stale", key=None)["error"]
     assert "'gone'" in page.ask(**ask, since="step", key=["do", "gone", 1, None])["error"]
     assert page.inst.calls == []
@@ -370,7 +371,7 @@ def test_a_map_item_is_planned_for_and_restarted_as_a_step_is(page) -> None:  # 
     page.inst.done("publish", 3, at=5)
     key = ["map", "embed", 1, "b"]
     plan = page.ask(type="plan", id="p", since="step", key=key)["plan"]
-    assert plan == {"kept": 1, "items": 1, "again": 2, "names": ["embed[b]", "publish"], "asked": 0, "since": "embed[b]"}
+    assert plan == {"words": "1 step and 1 other item kept, 2 steps run again (embed[b], publish).", "since": "embed[b]"}
     assert page.ask(type="restart", id="r", engine="engine-1", since="step", key=key)["ok"]
     assert page.inst.calls == ["restart from embed[b]"]
     assert "'embed[z]'" in page.ask(type="plan", id="q", since="step", key=["map", "embed", 1, "z"])["error"]

@@ -17,6 +17,7 @@ from nbflow.core.model import Entry, Kind, StepKey, StepState, StepType
 from nbflow.core.parts import BODY, Fingerprint, Part, fingerprint
 from nbflow.core.told import as_told
 from nbflow.engine.activation import Activation
+from nbflow.engine.code import owners
 from nbflow.engine.code.codes import Differing, Present, StepCode, code_of, stale_steps
 from nbflow.engine.code.reach import inner_functions
 from nbflow.engine.entrypoint import make_event
@@ -231,16 +232,22 @@ def _by_name(now: Mapping[str, Part], code: StepCode) -> Fingerprint | None:
 
 def restart_stale(engine: "Engine", instance: "WorkflowInstance", by: str | None) -> None:
     """See `WorkflowInstance.restart_stale`."""
+    if owners.is_known_elsewhere(engine, instance):
+        owners.ask(engine, instance, by)
+    else:
+        instance.restart(first_stale(engine, instance), by)
+
+
+def first_stale(engine: "Engine", instance: "WorkflowInstance") -> StepKey:
+    """The first step that is stale.
+
+    Raises:
+        UsageError: there is none.
+    """
     first = next(iter(instance.view().stale_steps), None)
     if first is None:
-        if engine.registry.find(instance.workflow_name) is None:
-            msg = (
-                f"which steps of {instance.id!r} are stale is known only where the code of {instance.workflow_name!r} is: "
-                f"run %workflow restart --stale in its notebook, or name the step: restart --from NAME"
-            )
-            raise UsageError(msg)
         first = next((step.key for step in code_changes(engine, instance).stale), None)
     if first is None:
         msg = f"no step of {instance.id!r} is stale; nothing was done"
         raise UsageError(msg)
-    instance.restart(first, by)
+    return first

@@ -258,7 +258,7 @@ class RemoteAttempt:
     def _refused(self, error: BaseException) -> None:
         if self.wanted:
             self._settle()
-            self.body.give_up(error)
+            self.body.refused(error)
 
     def _lost(self, why: str, begun: bool, alone: bool) -> None:
         if not self.wanted:

@@ -4,9 +4,10 @@ was lost, and of one that had not begun when nothing new was to start."""
 import asyncio
 import contextvars
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from nbflow.core.model import Kind
+from nbflow.core.model import Kind, StepType
 from nbflow.engine.context import is_async
 from nbflow.engine.executors.line import Losses
 from nbflow.engine.logs import tap
@@ -62,6 +63,7 @@ class OnExecutors:
         self.output: Output | None = None
         self._withdrawn = False  # from the queue for a thread, before it had begun
         self._began_before = False  # in an earlier attempt, where it can be undone
+        self._said = ""  # what its log says before anything that it puts out
 
     @property
     def seals(self) -> bool:
@@ -190,10 +192,29 @@ class OnExecutors:
         if not self._closed:
             self.fail(error)
 
+    def refused(self, error: BaseException) -> None:
+        """The executor cannot take it. A rollback handler, which has no `on=` of its own, runs here then."""
+        if self.call.key.type is not StepType.ROLLBACK or self._closed:
+            self.give_up(error)
+            return
+        self._away, self.on, self._said = None, "local", f"it runs here: {error}"
+        self._finish_output()
+        if self._for_a_thread():
+            self._job = self.engine.threads.queue(self._granted_here, partial(self._returned, self.attempt))
+        else:
+            self._launch()
+
+    def _granted_here(self, job: ThreadJob) -> None:
+        self._job = job
+        self._launch()
+
     def _begin_output(self) -> None:
         """What is put out from now on is the present attempt's."""
         self.output = Output(self, self.attempt, self._started_at, tap.ensure(self.engine))
         self.context.run(OUTPUT.set, self.output)
+        if self._said:
+            self.output.line(self._said)
+            self._said = ""
 
     def _finish_output(self) -> None:
         """What the attempt has put out is recorded before its end is."""
@@ -221,6 +242,9 @@ class OnExecutors:
         raise NotImplementedError
 
     def _record_start(self) -> None:
+        raise NotImplementedError
+
+    def _launch(self) -> None:
         raise NotImplementedError
 
     def _arm(self) -> None:

@@ -56,6 +56,11 @@ def pack(fn: Callable[..., Any], args: tuple[Any, ...], step: str) -> tuple[byte
         raise _refusal_of(step, "was given", named, error) from None
 
 
+def pack_part(value: Any) -> bytes:
+    """Pickle something small that goes to a worker beside a body's arguments; whatever keeps it from that is raised."""
+    return _pickled(value, LARGEST)
+
+
 def refuse_captured(fn: Callable[..., Any], step: str) -> None:
     """Refuse a body that stays in this process, in a thread of an executor, where it captures what it must not touch.
 

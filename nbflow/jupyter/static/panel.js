@@ -1129,19 +1129,6 @@ export function instanceWords(instance) {
 }
 
 /**
- * What a restart keeps and runs again, in one line.
- * @param {{kept: number, items?: number, again: number, names: string[], asked: number, since: string | null}} plan
- */
-export function planWords({ kept, items = 0, again, names, asked }) {
-  const steps = (/** @type {number} */ n) => `${thousands(n)} step${n === 1 ? "" : "s"}`;
-  const which = names.length ? ` (${names.join(", ")}${again > names.length ? ", …" : ""})` : "";
-  const people = asked ? `; ${thousands(asked)} answer${asked === 1 ? " is" : "s are"} dropped and asked for again` : "";
-  const beside = items ? `${thousands(items)} other item${items === 1 ? "" : "s"}` : "";
-  const stays = kept && beside ? `${steps(kept)} and ${beside}` : beside || steps(kept);
-  return `${stays} kept, ${steps(again)} run again${which}${people}.`;
-}
-
-/**
  * Why nothing can be restarted from the selected row; empty where it can.
  * @param {Row | null} row
  */
@@ -1782,7 +1769,7 @@ class RestartMenu {
       { type: "plan", ...asked },
       (answer) => {
         if (asked.since !== this.since || JSON.stringify(asked.key) !== JSON.stringify(this.asked().key)) return;
-        setText(this.plan, answer.ok ? planWords(answer.plan) : String(answer.error));
+        setText(this.plan, String(answer.ok ? answer.plan.words : answer.error));
       },
       () => setText(this.plan, "No answer from the kernel yet: busy, or restarted."),
     );
