@@ -7,6 +7,7 @@ page it ends up in is not ours.
 import html as markup
 import shlex
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nbflow import ids
@@ -177,7 +178,7 @@ def _how_to_answer(view: InstanceView) -> str:
 def _table(view: InstanceView, rows: Sequence[StepView], *, notes: int, stable: bool) -> str:
     heads = ["", "step", "state"] + ([] if stable else ["started", "took"]) + (["output"] if notes else [])
     body = []
-    for step in rows:
+    for step in (_as_left(step) for step in rows) if view.unattended else rows:
         cells = [_td(words.STEP[step.status][0]), _td(_safe(str(step.key), 120)), _td(_safe(words.step_text(step), 120))]
         if not stable:
             cells.append(_td(_safe(words.moment_text(step.started_at)), _NUMBER))
@@ -189,6 +190,11 @@ def _table(view: InstanceView, rows: Sequence[StepView], *, notes: int, stable: 
     note = f'<div style="{_MUTED}">{more:,} more steps are not shown</div>' if more > 0 else ""
     table = f'<table style="border-collapse:collapse">{_header(heads)}<tbody>{"".join(body)}</tbody></table>'
     return f"{table}{note}"
+
+
+def _as_left(step: StepView) -> StepView:
+    """A step as a kernel left it that is gone: it does not run any more."""
+    return replace(step, status=StepState.INTERRUPTED) if step.status is StepState.RUNNING else step
 
 
 def _header(heads: Iterable[str]) -> str:

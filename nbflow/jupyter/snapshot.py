@@ -74,11 +74,17 @@ def head_json(view: InstanceView) -> dict[str, Any]:
         "rollback": view.rollback,
         "same": view.code_same,
         "sleeping": clock_json(view.waiting_for),
-        "interrupted": None if view.interrupted is None else words.first_line(view.interrupted, 120),
+        "interrupted": _interrupted(view),
         "held": None if view.held is None else words.first_line(view.held, 160),
         "error": error,
         "version": view.version,
     }
+
+
+def _interrupted(view: InstanceView) -> str | None:
+    """Why it does not go on by itself; a paused one rests, whoever is gone."""
+    why = view.interrupted if view.status is Status.PAUSED else view.why_interrupted
+    return None if why is None else words.first_line(why, 160)
 
 
 def clock_json(waiting_for: Sequence[Waiting]) -> list[Any] | None:

@@ -15,7 +15,7 @@ from nbflow.core.model import FINISHED, ErrorInfo, Owner, Status, StepKey, StepS
 from nbflow.core.told import steps_as_told
 from nbflow.store.counts import ItemCounts, Work, counts_of, gone_text, work_of
 
-_AT_WORK = (Status.QUEUED, Status.RUNNING, Status.WAITING_FOR_PAUSE, Status.ROLLING_BACK)
+AT_WORK = (Status.QUEUED, Status.RUNNING, Status.WAITING_FOR_PAUSE, Status.ROLLING_BACK)
 _REPR = 80  # characters of an output or error in the repr of a step
 
 
@@ -253,6 +253,12 @@ class InstanceView:
         return self.status not in FINISHED and not self.here and self.owner is not None and self.owner_alive is None
 
     @property
+    def neighbours(self) -> tuple[Owner, ...]:
+        """The other engine that is known to have it unfinished, if one is: as long as it lives, this is true."""
+        lives = self.status not in FINISHED and not self.here and self.owner is not None and self.owner_alive
+        return (self.owner,) if lives and self.owner is not None else ()
+
+    @property
     def why_interrupted(self) -> str | None:
         """Why it does not go on by itself (S17, S51), None where it does, waits in order or is finished."""
         if self.interrupted:
@@ -261,7 +267,7 @@ class InstanceView:
             return f"last seen in {self.owner}; whether that lives cannot be known from here: resume takes it over"
         if self.unattended and self.owner is not None:
             return f"its kernel is gone ({self.owner})"
-        if self.unattended and self.released and self.status in _AT_WORK:
+        if self.unattended and self.released and self.status in AT_WORK:
             return f"its kernel has ended ({self.notebook})" if self.notebook else "its kernel has ended"
         return None
 

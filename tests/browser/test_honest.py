@@ -1,13 +1,17 @@
 """What the panel says when things are not as they were: other tabs, other kernels, saved notebooks, other instances."""
 
 import json
+import os
 import re
 import shutil
+import signal
 import warnings
+from pathlib import Path
 
 import nbformat
 import pytest
 from nbconvert import HTMLExporter
+from nbformat.v4 import new_code_cell, new_notebook
 from playwright.sync_api import expect
 
 from tests.browser.lab import PATIENCE, Notebook, PanelPage
@@ -95,6 +99,47 @@ def test_another_instance_of_the_workflow_opens_in_place_and_works_there(waiting
     panel.view("Steps").click()
     panel.await_word("Waiting for you")
     assert waiting.errors == []
+
+
+LONG = """\
+%%workflow long
+import time
+class Long(WorkflowEntrypoint):
+    async def run(self, event, step):
+        await step.do("first", int)
+        await step.do("work", time.sleep, 600)
+"""
+
+
+def test_a_panel_in_another_kernel_says_within_seconds_that_the_owner_is_gone(open_notebook, context, lab) -> None:  # S51, S52
+    owner = open_notebook(IMPORTS, LONG, "import os; print(os.getpid())")
+    owner.run_to_end(0)
+    owner.run_to_end(1)
+    pid = int(owner.run_to_end(2))
+    owner.panel(1).await_word("Running")
+    beside = Path(lab.root, owner.path).with_name("other.ipynb")
+    cells = [new_code_cell(source) for source in ("%load_ext nbflow", "%workflow show long")]
+    nbformat.write(new_notebook(cells=cells, metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}}), beside)
+    other = Notebook(context, lab, str(beside.relative_to(lab.root)))
+    other.run_to_end(0)
+    other.run_to_end(1)
+    panel = other.panel(1)
+    panel.await_live()
+    panel.await_word("Running")
+    expect(panel.root.locator(".nbf-result")).to_contain_text("runs in another kernel")
+    os.kill(pid, signal.SIGKILL)
+    panel.await_word("Interrupted")
+    expect(panel.root.locator(".nbf-result")).to_contain_text("its kernel is gone (notebook.ipynb")
+    expect(panel.row("work")).to_contain_text("interrupted")
+    twin = other.cell(1).locator(".jp-OutputArea-output").filter(has_text="interrupted in notebook.ipynb")
+    expect(twin).to_have_count(1, timeout=PATIENCE)
+    stood = panel.root.locator(".nbf-clock").inner_text()
+    other.page.wait_for_timeout(2_500)
+    assert panel.root.locator(".nbf-clock").inner_text() == stood
+    expect(panel.button("Pause")).to_be_hidden()
+    panel.button("Resume").click()
+    expect(panel.notice).to_contain_text("it goes on when its notebook notebook.ipynb next registers 'Long'", timeout=PATIENCE)
+    other.page.close()
 
 
 def test_a_restart_from_a_step_keeps_what_came_before_and_says_so_first(waiting) -> None:

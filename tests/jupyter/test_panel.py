@@ -18,6 +18,7 @@ from nbflow.jupyter.display import Display
 from nbflow.jupyter.messages import AskInstances
 from nbflow.jupyter.pace import Pace, Send
 from nbflow.jupyter.panel import Panel, close_all, model_id_for, panel_for
+from nbflow.store.views import instance_view
 from nbflow.values.schemas import check
 from tests.core.stories import START
 from tests.jupyter.instances import HOSTILE, FakeInstance
@@ -647,6 +648,64 @@ def test_clicks_keep_the_subshell_the_page_asked_for() -> None:
     assert routed._reply_subshell_for({}, "subshell-1") == "subshell-1"
     panels._route_clicks(object())
     panels._route_clicks(None)
+
+
+# -- what runs in another kernel
+
+
+class Elsewhere(FakeInstance):
+    """An instance that another engine runs, or ran."""
+
+    alive: bool | None = True
+
+    def view(self):
+        return instance_view(self.known, here=False, owner_alive=self.alive)
+
+
+def test_the_owner_is_looked_at_while_somebody_looks_at_the_panel_and_the_instance_is_unfinished() -> None:  # S52
+    page = Page(Elsewhere())
+    watch = page.inst.engine.watch
+    page.run(2, answering=True)
+    assert watch.shown[page.panel] == (page.inst.known.head.owner,)
+    page.run(30)
+    assert watch.shown[page.panel] == ()
+    page.say(type="heard", seq=1)
+    page.run(1, answering=True)
+    assert watch.shown[page.panel] != ()
+    page.inst.write(Kind.TERMINATED, 3)
+    page.run(1, answering=True)
+    assert watch.shown[page.panel] == ()
+    page.panel.stop()
+    assert watch.shown[page.panel] == ()
+
+
+@pytest.mark.parametrize(("alive", "says"), [(False, "its kernel is gone"), (None, "last seen in")])
+def test_a_panel_is_told_that_the_owner_is_gone_or_cannot_be_seen(alive, says) -> None:  # S51, S52
+    page = Page(Elsewhere())
+    page.run(1, answering=True)
+    page.inst.alive = alive
+    page.inst.engine.feed.publish(0)
+    [(_, state)] = page.run(0.5, answering=True)
+    assert state["head"]["interrupted"].startswith(says)
+    assert snapshot.size(state["head"]) <= snapshot.HEAD_BYTES
+    assert page.inst.engine.watch.shown[page.panel] == ()
+
+
+def test_what_a_kernel_left_at_work_in_order_is_interrupted_too() -> None:  # S51, S54
+    page = Page(Elsewhere())
+    page.run(1, answering=True)
+    page.inst.write(Kind.RELEASED, 2, why="closed")
+    told = page.run(0.5, answering=True)
+    assert told[-1][1]["head"]["interrupted"].startswith("its kernel has ended")
+    page.inst.write(Kind.CLAIMED, 3, by="register")
+
+
+def test_a_click_on_what_nobody_runs_is_answered_by_who_will_go_on() -> None:
+    page = Page(Elsewhere())
+    page.inst.alive = False
+    told = page.ask(type="command", control="resume", id="c", engine="engine-1")
+    assert told["ok"]
+    assert told["note"].startswith("nobody runs it now, it goes on when")
 
 
 # -- the two outputs

@@ -165,11 +165,42 @@ export function thousands(n) {
  * @returns {{icon: string, word: string, tone: string}}
  */
 export function statusWords(head) {
-  const orphan = !FINISHED.includes(head.status) && head.status !== "paused" && !head.here && Boolean(head.owner) && head.alive === false;
-  if (orphan || (head.interrupted !== null && head.interrupted !== undefined)) {
+  const elsewhere = !FINISHED.includes(head.status) && head.status !== "paused" && !head.here && Boolean(head.owner);
+  if (elsewhere && head.alive === null) return { icon: "interrupted", word: "Last seen elsewhere", tone: "orange" };
+  if ((elsewhere && head.alive === false) || (head.interrupted !== null && head.interrupted !== undefined)) {
     return { icon: "interrupted", word: "Interrupted", tone: "orange" };
   }
   return lifeWords(head);
+}
+
+/**
+ * Whether nothing of it goes on as far as anybody here can tell: its clocks stand still.
+ * @param {Head} head
+ */
+function standsStill(head) {
+  return statusWords(head).icon === "interrupted";
+}
+
+/**
+ * The moment up to which clocks have run: now, or when the last was heard of an instance that stands still.
+ * @param {Head} head
+ * @param {number} now
+ */
+export function runUntil(head, now) {
+  return standsStill(head) ? (head.changed ?? now) : now;
+}
+
+/**
+ * A row as it stands: what ran in a kernel that is gone does not run any more.
+ * @param {Row} row
+ * @param {Head} head
+ * @returns {Row}
+ */
+export function asLeft(row, head) {
+  if (!standsStill(head)) return row;
+  const left = { ...row, state: row.state === "running" ? "interrupted" : row.state, rate: 0 };
+  const { running, ...counts } = row.counts ?? {};
+  return running ? { ...left, counts: { ...counts, interrupted: (counts.interrupted ?? 0) + running } } : left;
 }
 
 /**
@@ -191,7 +222,7 @@ function lifeWords({ status, waiting = 0, sleeping = null }) {
 export function elapsed(head, now) {
   if (head.started === null || head.started === undefined) return "";
   if (head.ended) return duration(head.ended - head.started);
-  return duration(now - head.started, true);
+  return duration(runUntil(head, now) - head.started, true);
 }
 
 /**
@@ -289,7 +320,7 @@ export function progress(head, rate) {
   counted(head.replayed, "from history");
   counted(head.unreached, "not reached by the present code");
   counted(head.stale ?? 0, "stale");
-  if (!finished && rate !== null && head.status === "running") {
+  if (!finished && rate !== null && head.status === "running" && !standsStill(head)) {
     parts.push(pace(rate));
     const open = total === null ? 0 : total - done;
     if (open >= 3) parts.push(`about ${duration((open / rate) * 1000)} left`);
@@ -338,7 +369,7 @@ export function barShares(head) {
     { tone: "done", share: (work.done - replayed) / total },
     { tone: "failed", share: work.failed / total },
     { tone: "retrying", share: work.retrying / total },
-    { tone: "running", share: work.running / total },
+    { tone: "running", share: standsStill(head) ? 0 : work.running / total },
     { tone: "waiting", share: head.waiting / total },
   ].filter((segment) => segment.share > 0);
 }
@@ -1537,7 +1568,7 @@ function click(panel, button, message, done = () => {}) {
   };
   const answered = (/** @type {any} */ answer) => {
     restore();
-    panel.notice(answer.ok ? "" : String(answer.error));
+    panel.notice(String((answer.ok ? answer.note : answer.error) ?? ""));
     done(answer);
   };
   panel.link.ask({ ...message, engine: panel.link.engine ?? "" }, answered, late);
@@ -2526,10 +2557,12 @@ class StepList {
 
   /**
    * @param {ReturnType<StepList["makeRow"]>} parts
-   * @param {Row} row
+   * @param {Row} told
    * @param {number} now
    */
-  fillRow(parts, row, now) {
+  fillRow(parts, told, now) {
+    const { head } = this.panel.state();
+    const row = asLeft(told, head);
     const { icon, tone, text } = row.counts ? { ...stepWords(row, now), text: groupWords(row).count } : stepWords(row, now);
     setIcon(parts.icon, icon);
     parts.root.dataset.tone = tone;
@@ -2539,16 +2572,16 @@ class StepList {
     const name = row.counts && !row.key[2] ? row.key[1] : stepName(row.key);
     setText(parts.name, name);
     setAttribute(parts.title, "title", name);
-    const told = progressWords(row.progress);
-    const shares = row.counts ? groupShares(row) : told?.share !== undefined && told?.share !== null ? [{ tone: "running", share: told.share }] : [];
+    const far = progressWords(row.progress);
+    const shares = row.counts ? groupShares(row) : far?.share !== undefined && far?.share !== null ? [{ tone: "running", share: far.share }] : [];
     drawShares(parts.bar, shares);
     parts.bar.classList.toggle("nbf-on", shares.length > 0);
-    setText(parts.words, told ? told.text : text);
+    setText(parts.words, far ? far.text : text);
     setText(parts.note, row.counts ? groupWords(row).note : (row.note ?? ""));
-    setText(parts.time, stepTime(row, now));
+    setText(parts.time, stepTime(row, runUntil(head, now)));
     if (this.panel.unheard()) setReason(parts.retry, this.panel.unheard());
     else if (!parts.retry.dataset.sending) setReason(parts.retry, "");
-    if (this.timeline.on) this.timeline.fill(parts.chart, row, now);
+    if (this.timeline.on) this.timeline.fill(parts.chart, row, runUntil(head, now));
   }
 
   /** @param {number} now */
@@ -2684,7 +2717,7 @@ class Axis {
     const { head, created } = this.panel.state();
     const starts = known.map(({ row }) => row.started).filter((one) => typeof one === "number");
     const begun = Math.min(...[head.started ?? created ?? now, ...starts].map(Number));
-    const end = Math.max(head.ended ?? now, begun + 1);
+    const end = Math.max(head.ended ?? runUntil(head, now), begun + 1);
     this.whole = [begun, end + (end - begun) * 0.02];
     const shown = this.shown();
     const marks = ticks(shown, begun);
@@ -2851,14 +2884,16 @@ class StepDetail {
   /** @param {number} now */
   tick(now) {
     if (!this.row) return;
-    const { icon, tone, text } = stepWords(this.row, now);
+    const { head } = this.panel.state();
+    const row = asLeft(this.row, head);
+    const { icon, tone, text } = stepWords(row, now);
     setIcon(this.icon, icon);
     this.top.dataset.tone = tone;
     setText(this.title, stepName(this.row.key));
     setAttribute(this.title, "title", stepName(this.row.key));
     const told = progressWords(this.row.progress);
-    const items = isMap(this.row) ? groupWords(this.row) : null;
-    setText(this.words, [text, items?.count, items?.note, told?.text, stepTime(this.row, now)].filter(Boolean).join(" · "));
+    const items = isMap(row) ? groupWords(row) : null;
+    setText(this.words, [text, items?.count, items?.note, told?.text, stepTime(row, runUntil(head, now))].filter(Boolean).join(" · "));
     show(this.retry, this.row.state === "retrying");
     show(this.again, noRestartFrom(this.row) === "");
     const unheard = this.panel.unheard();
