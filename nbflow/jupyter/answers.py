@@ -9,6 +9,7 @@ from nbflow.engine import reading
 from nbflow.errors import NotFoundError
 from nbflow.jupyter import details, snapshot
 from nbflow.jupyter.messages import (
+    AskError,
     AskEvents,
     AskInstances,
     AskLog,
@@ -50,6 +51,8 @@ def answer(inst: "WorkflowInstance", question: Question, version: int) -> dict[s
         case AskStep():
             step = reading.step_of(inst, question.key) or _as_told(inst, question)
             return {"step": None if step is None else details.detail_json(question.index, step)}
+        case AskError():
+            return {"failure": details.error_json(inst.view().error)}
         case AskEvents():
             return {"events": _events(inst, question)}
         case AskLog():

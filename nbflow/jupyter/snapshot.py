@@ -114,6 +114,7 @@ def state_json(view: InstanceView, page: Page, *, engine: str, seq: int, now: da
         "params": words.preview_line(view.params_preview, 200),
         "output": words.preview_line(view.output_preview, 200),
         "traceback": view.error is not None and bool(view.error.traceback),
+        "place": "" if view.error is None else words.place_text(view.error),
         "code": view.code_hash[:12],
         "head": head_json(view),
         "waits": [],

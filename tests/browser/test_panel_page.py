@@ -241,6 +241,7 @@ def test_hostile_text_in_every_place_stays_text(page, hostile) -> None:
             ]
         },
         "plan": {"plan": {"kept": 1, "again": 1, "names": [hostile], "asked": 1, "since": hostile}},
+        "error": {"failure": error},
     }
     shown = state(
         rows,
@@ -250,6 +251,8 @@ def test_hostile_text_in_every_place_stays_text(page, hostile) -> None:
         id=hostile,
         params=hostile,
         output=hostile,
+        traceback=True,
+        place=hostile,
     )
     errors: list[str] = []
     page.on("pageerror", lambda problem: errors.append(str(problem)))

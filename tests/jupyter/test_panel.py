@@ -570,6 +570,33 @@ def test_a_step_in_full_has_output_error_and_attempts_and_is_found_when_it_has_m
 # -- what goes wrong
 
 
+FRAMES = """Traceback (most recent call last):
+  File "Cell In[2]", line 9, in RunErr.run
+    helper(d)
+  File "Cell In[2]", line 5, in helper
+    return json.loads(d)
+  File "/usr/lib/python3.11/json/__init__.py", line 346, in loads
+    return _default_decoder.decode(s)
+ValueError: no
+JSON
+"""
+
+
+def test_an_error_of_run_says_where_it_was_raised_and_is_told_in_full_when_asked(page) -> None:
+    error = {"type": "ValueError", "message": "no\nJSON", "traceback": FRAMES}
+    page.inst.write(Kind.ERRORED, 2, error=error)
+    [(_, state)] = page.run(0.3, answering=True)
+    assert state["traceback"]
+    assert state["place"] == "Cell In[2], line 5, in helper"
+    assert page.ask(type="error", id="q")["failure"] == error
+
+
+def test_an_instance_without_an_error_has_none_to_tell(page) -> None:
+    assert page.panel.state["place"] == ""
+    answer = page.ask(type="error", id="q")
+    assert (answer["ok"], answer["failure"]) == (True, None)
+
+
 def test_a_failing_send_is_dropped_and_the_state_told_again_later(page) -> None:
     page.run(1, answering=True)
     RecordingComm.broken = True

@@ -73,6 +73,8 @@
  * @property {number} created
  * @property {string} params
  * @property {string} output
+ * @property {boolean} [traceback] the instance's error can be asked for in full
+ * @property {string} [place] where in the user's code it was raised
  * @property {Head} head
  * @property {Wait[]} waits
  * @property {{start: number, total: number, items: Row[]}} rows
@@ -3214,7 +3216,7 @@ function heatMap({ heat = [], caption }) {
   return canvas;
 }
 
-/** The instance's own outcome: its error, what it was interrupted by, who runs it, its output. */
+/** The instance's own outcome: its error, in full where it is opened, what it was interrupted by, who runs it, its output. */
 class Outcome {
   /** @param {Panel} panel */
   constructor(panel) {
@@ -3222,11 +3224,51 @@ class Outcome {
     this.root = make("div", "nbf-outcome");
     this.icon = makeIcon("done");
     this.text = make("div", "nbf-result");
-    this.root.append(this.icon, this.text);
+    this.place = make("div", "nbf-place");
+    this.more = makeButton("Traceback", "", "nbf-small");
+    this.whole = make("div", "nbf-whole", "", { id: panel.uid("error"), role: "group", "aria-label": "Error", tabindex: "0" });
+    this.more.setAttribute("aria-controls", this.whole.id);
+    this.more.addEventListener("click", () => this.open(Boolean(this.whole.hidden)));
+    const line = make("div", "nbf-outcome-line");
+    line.append(this.icon, this.text, this.place, this.more);
+    this.root.append(line, this.whole);
+    /** What `whole` shows, or has asked for. */
+    this.asked = "";
+    this.open(false);
+  }
+
+  /** @param {boolean} open */
+  open(open) {
+    show(this.whole, open);
+    this.more.setAttribute("aria-expanded", String(open));
+    if (open) return this.ask();
+    this.asked = "";
+    this.whole.replaceChildren();
+  }
+
+  /** Ask for the error in full, where it is not the one that is shown. */
+  ask() {
+    const { head } = this.panel.state();
+    const mark = JSON.stringify([head.error, head.ended]);
+    if (mark === this.asked) return;
+    this.asked = mark;
+    this.whole.replaceChildren(make("div", "nbf-empty", "loading…"));
+    this.panel.link.ask(
+      { type: "error" },
+      (answer) => {
+        if (mark !== this.asked) return;
+        if (answer.ok && answer.failure) this.whole.replaceChildren(...errorParts(answer.failure));
+        else this.whole.replaceChildren(make("div", "nbf-empty", answer.ok ? "this error is gone" : String(answer.error)));
+      },
+      () => {
+        if (mark === this.asked) this.whole.replaceChildren(make("div", "nbf-empty", "No answer from the kernel yet: busy, or restarted."));
+        this.asked = "";
+      },
+    );
   }
 
   update() {
-    const { head, output } = this.panel.state();
+    const { head, output, traceback, place } = this.panel.state();
     let line = { icon: "", tone: "", text: "" };
     if (head.error) line = { icon: "failed", tone: "red", text: `${head.error.type}: ${head.error.message}` };
     else if (head.held) line = { icon: "interrupted", tone: "orange", text: `the workflow loop is held by ${head.held}` };
@@ -3240,6 +3282,10 @@ class Outcome {
     this.root.dataset.tone = line.tone;
     setIcon(this.icon, line.icon);
     setText(this.text, line.text);
+    setText(this.place, head.error ? (place ?? "") : "");
+    show(this.more, Boolean(head.error && traceback));
+    if (!head.error) this.open(false);
+    else if (!this.whole.hidden) this.ask();
   }
 }
 
