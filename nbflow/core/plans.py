@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from nbflow.core.history import History, StepRecord
 from nbflow.core.model import StepKey, StepState, StepType
+from nbflow.core.rollback import earliest_undone
 from nbflow.errors import NotFoundError
 
 
@@ -39,6 +40,18 @@ def restart_plan(history: History, from_step: StepKey | None) -> RestartPlan:
     again = [step for step in steps if step.order >= first]
     kept = sum(step.state is StepState.FINISHED for step in steps if step.order < first)
     return RestartPlan(kept, tuple(step.key for step in again), sum(map(_answered, again)) if from_step is None else 0)
+
+
+def resume_plan(history: History) -> RestartPlan | None:
+    """What resuming keeps and runs again where steps were undone (S48), None where none was; failed steps run again too."""
+    undone = earliest_undone(history)
+    if undone is None:
+        return None
+    steps = sorted(history.steps.values(), key=lambda step: step.order)
+    falls = {step.key: step.order >= undone or (step.state is StepState.FAILED and step.items is None) for step in steps}
+    again = [step.key for step in steps if falls[step.key] and step.key.type is not StepType.ROLLBACK]
+    kept = sum(step.ended for step in steps if not falls[step.key] and step.key.type is not StepType.ROLLBACK)
+    return RestartPlan(kept, tuple(again), 0)
 
 
 def map_of(history: History, key: StepKey | None) -> StepRecord | None:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from nbflow.core import names
 from nbflow.core.history import Head, History, StepRecord
-from nbflow.core.model import FINISHED, Kind, Status, StepState, StepType
+from nbflow.core.model import FINISHED, Kind, Status, StepState
+from nbflow.core.plans import resume_plan
 from nbflow.engine.calls import noted
 from nbflow.engine.code import changes
 from nbflow.engine.control import retried_from
@@ -17,7 +18,7 @@ from nbflow.engine.live import LiveInstance
 from nbflow.engine.recovery import recover
 from nbflow.engine.registry import Workflow
 from nbflow.errors import UsageError
-from nbflow.store.wording import stale_text
+from nbflow.store.wording import stale_text, undone_text
 from nbflow.values import codec
 
 if TYPE_CHECKING:
@@ -233,15 +234,13 @@ def _go_on(engine: "Engine", workflow: Workflow, head: Head) -> Opened:
         return Opened(instance, "adopted", f"{instance.id} is paused, {_from_history(live.history)}; resume it to go on")
     if live.history.head.status is Status.ERRORED:
         failed = [_failed(step) for step in live.history.steps.values() if step.state is StepState.FAILED]
-        before = _steps(live.history)
         with live.lock:
-            start = retried_from(live.history)
-            live.record(Kind.RETRIED, None, {"by": "cell"} | start, acked=noted)
+            undone = resume_plan(live.history)
+            live.record(Kind.RETRIED, None, {"by": "cell"} | retried_from(live.history), acked=noted)
         engine.store.flush()
         what = f"goes on at {', '.join(failed[:3])}" if failed else "goes on"
-        if "keep_below" in start:
-            what = f"rolled back: {_counted(before - _steps(live.history))} run again"
-        return Opened(instance, "retried", f"resumed {instance.id}: {_ended(live.history)} from history, {what}", live)
+        told = f"{_ended(live.history)} from history, {what}" if undone is None else undone_text(undone)
+        return Opened(instance, "retried", f"resumed {instance.id}: {told}", live)
     return Opened(instance, "resumed", f"resumed {instance.id}: {_from_history(live.history)}{_again(live.history)}", live)
 
 
@@ -275,11 +274,6 @@ def _failed(step: StepRecord) -> str:
     if items is None:
         return str(step.key)
     return f"{step.key} ({items.done:,} {'item' if items.done == 1 else 'items'} from history)"
-
-
-def _steps(history: History) -> int:
-    """How many steps are recorded; the handlers that undo them are not what runs again."""
-    return sum(1 for key in history.steps if key.type is not StepType.ROLLBACK)
 
 
 def _counted(steps: int) -> str:

@@ -17,6 +17,7 @@ from nbflow.jupyter import words
 from nbflow.store.counts import ItemCounts
 from nbflow.store.outline import GroupView, Name, Page
 from nbflow.store.views import AttemptView, InstanceView, StepView
+from nbflow.store.wording import undone_text
 
 STATE_BYTES = 20_000
 HEAD_BYTES = 1_000
@@ -72,6 +73,7 @@ def head_json(view: InstanceView) -> dict[str, Any]:
         "failed_items": view.failed_items,
         "work": None if view.work is None else {name: getattr(view.work, name) for name in _WORK},
         "rollback": view.rollback,
+        "undone": None if view.undone is None else undone_text(view.undone),
         "same": view.code_same,
         "sleeping": clock_json(view.waiting_for),
         "interrupted": _interrupted(view),

@@ -12,6 +12,7 @@ from nbflow.core.history import Attempt, History, StepRecord, error_info, settle
 from nbflow.core.log import LogItem, Progress, text_of
 from nbflow.core.maps import failed_items
 from nbflow.core.model import FINISHED, ErrorInfo, Owner, Status, StepKey, StepState, StepType, Waiting
+from nbflow.core.plans import RestartPlan, resume_plan
 from nbflow.core.told import steps_as_told
 from nbflow.store.counts import ItemCounts, Work, counts_of, gone_text, work_of
 
@@ -201,6 +202,7 @@ class InstanceView:
         stale_steps: finished steps whose code or arguments are known to have changed, in order (S57).
         code_same: whether the registered workflow's source is the one that ran last; None where none is registered here.
         rollback: how undoing its steps ended, "complete" or "failed"; None where nothing was undone (S48).
+        undone: what resuming it keeps and runs again where steps of it were undone; None where resuming goes on at its error.
         work: how far it is with items counted; None without maps.
         failed_items: items of maps that failed for good, even where the instance is complete (S61).
     """
@@ -238,6 +240,7 @@ class InstanceView:
     failed_items: int = 0
     work: Work | None = None
     rollback: str | None = None
+    undone: RestartPlan | None = None
     children: tuple[tuple[str, str, str], ...] = ()
     notebook: str = ""
     released: bool = False
@@ -339,8 +342,7 @@ def instance_view(
     held: str | None = None,
 ) -> InstanceView:
     """The view of an instance; *status* is what its engine knows better than the entries do (S5)."""
-    head = history.head
-    states, called = _states(history)
+    head, (states, called) = history.head, _states(history)
     assert head.created_at is not None
     shown = status or status_of(history)
     return InstanceView(
@@ -375,6 +377,7 @@ def instance_view(
         failed_items=failed_items(history),
         work=work_of(history),
         rollback=None if head.rollback is None else head.rollback[0],
+        undone=resume_plan(history) if head.rollback is not None and shown is Status.ERRORED else None,
         children=() if head.finished else _open_children(history),
         notebook=head.notebook,
         released=head.released,

@@ -2,6 +2,7 @@
 
 from nbflow.core.model import Status, StepKey
 from nbflow.core.names import UNSAFE
+from nbflow.core.plans import RestartPlan
 from nbflow.store.counts import ItemCounts, gone_text
 from nbflow.store.views import InstanceView
 
@@ -37,6 +38,15 @@ def going_on_text(view: InstanceView) -> str:
     place = UNSAFE.sub("�", view.notebook)[:_LONGEST]
     where = f"its notebook {place}" if place.endswith(".ipynb") else place or "a notebook"
     return f"it goes on when {where} next registers {view.workflow!r}, or by `nbflow run`"
+
+
+def undone_text(plan: RestartPlan) -> str:
+    """Say what resuming runs again of what was rolled back: "1 step from history, rolled back: 3 steps run again" (S48)."""
+    return f"{_steps(plan.kept)} from history, rolled back: {_steps(len(plan.again))} run again"
+
+
+def _steps(count: int) -> str:
+    return f"{count:,} step{'' if count == 1 else 's'}"
 
 
 def items_text(items: ItemCounts, unit: str = "") -> str:

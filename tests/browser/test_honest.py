@@ -191,6 +191,38 @@ class Stale(WorkflowEntrypoint):
     expect(panel.row("count").locator(".nbf-note")).to_contain_text("3")
 
 
+def test_resuming_what_was_rolled_back_says_what_runs_again_and_asks_first(open_notebook) -> None:  # S48
+    code = """\
+%%workflow trip
+booked = []
+class Trip(WorkflowEntrypoint):
+    async def run(self, event, step):
+        await step.do("flight", lambda: booked.append("flight"), rollback=lambda: None)
+        await step.do("hotel", lambda: booked.append("hotel"), rollback=lambda: None)
+        await step.do("pay", lambda: 1 / 0, retries=0)
+"""
+    notebook = open_notebook(IMPORTS, code, "print(booked)")
+    notebook.run_to_end(0)
+    notebook.run_to_end(1)
+    panel = notebook.panel(1)
+    panel.await_live()
+    panel.await_word("Errored")
+    expect(panel.row("undo flight")).to_contain_text("rolled back", timeout=PATIENCE)
+    panel.button("Resume").click()
+    question = panel.root.get_by_role("group", name="Resume")
+    expect(question).to_contain_text("Resume trip? 0 steps from history, rolled back: 3 steps run again.")
+    question.get_by_role("button", name="Cancel").click()
+    expect(question).to_be_hidden()
+    notebook.page.wait_for_timeout(1_000)
+    assert notebook.run_to_end(2).strip() == "['flight', 'hotel']"
+    panel.button("Resume").click()
+    question.get_by_role("button", name="Resume").click()
+    expect(question).to_be_hidden(timeout=PATIENCE)
+    panel.await_word("Errored")
+    assert notebook.run_to_end(2).strip() == "['flight', 'hotel', 'flight', 'hotel']"
+    assert notebook.errors == []
+
+
 def test_terminate_and_roll_back_undoes_and_says_so(open_notebook) -> None:
     code = """\
 %%workflow undone

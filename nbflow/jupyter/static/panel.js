@@ -30,6 +30,7 @@
  * @property {{done: number, total: number | null, running: number, retrying: number, failed: number} | null} [work] with the
  *   items of maps counted in place of the maps; total is null where nobody knows yet
  * @property {string | null} [rollback] how it ended
+ * @property {string | null} [undone] what resuming runs again, where steps were undone
  * @property {boolean | null} [same] whether the cell's code is the one that ran last
  * @property {[string, string, number | null] | null} sleeping
  * @property {string | null} interrupted
@@ -1638,7 +1639,7 @@ class Header {
     top.append(title, this.status, this.buttons);
     const line = make("div", "nbf-line");
     line.append(this.counts, this.code, this.params);
-    this.root.append(top, this.stopping.root, this.restarting.strip.root, line, this.bar);
+    this.root.append(top, this.resuming.root, this.stopping.root, this.restarting.strip.root, line, this.bar);
   }
 
   makeControls() {
@@ -1656,13 +1657,26 @@ class Header {
     this.buttons.append(this.retry, this.pause, this.resume, this.stop, this.restart, this.close);
     for (const [button, control] of /** @type {const} */ ([
       [this.pause, "pause"],
-      [this.resume, "resume"],
       [this.retry, "retry_now"],
     ])) {
       button.addEventListener("click", () => click(panel, button, { type: "command", control }));
     }
-    this.stopping = new Strip(this.stop, "Stop", () => this.restarting.strip.open(false));
-    this.restarting = new RestartMenu(panel, this.restart, () => this.stopping.open(false));
+    const alone = (/** @type {Strip} */ opened) => [this.stopping, this.restarting.strip, this.resuming].forEach((strip) => strip !== opened && strip.open(false));
+    this.stopping = new Strip(this.stop, "Stop", () => alone(this.stopping));
+    this.restarting = new RestartMenu(panel, this.restart, () => alone(this.restarting.strip));
+    this.resuming = new Strip(this.resume, "Resume", () => alone(this.resuming));
+    const resume = (/** @type {HTMLElement} */ button) =>
+      click(panel, button, { type: "command", control: "resume" }, (answer) => answer.ok && this.resuming.open(false));
+    this.resume.addEventListener("click", () => {
+      const asks = panel.state().head.undone && this.resume.getAttribute("aria-disabled") !== "true";
+      if (asks) this.resuming.open(Boolean(this.resuming.root.hidden));
+      else resume(this.resume);
+    });
+    this.goOn = makeButton("Resume", "", "nbf-danger");
+    this.goOn.addEventListener("click", () => resume(this.goOn));
+    const leave = makeButton("Cancel");
+    leave.addEventListener("click", () => this.resuming.open(false));
+    this.resuming.answers.append(this.goOn, leave);
     this.terminate = makeButton("Terminate", "", "nbf-danger");
     this.rollback = makeButton("Terminate and roll back", "", "nbf-reject");
     const keep = makeButton("Keep it");
@@ -1724,6 +1738,7 @@ class Header {
     for (const [button, reason] of /** @type {const} */ ([
       [this.pause, can.pause],
       [this.resume, can.resume],
+      [this.goOn, can.resume],
       [this.retry, can.retry_now],
       [this.stop, can.terminate],
       [this.terminate, can.terminate],
@@ -1733,6 +1748,9 @@ class Header {
       if (button && !button.dataset.sending) setReason(button, unheard || reason);
     }
     if (can.terminate) this.stopping.open(false);
+    if (!head.undone) this.resuming.open(false);
+    setAttribute(this.resume, "aria-expanded", head.undone ? String(!this.resuming.root.hidden) : null);
+    setText(this.resuming.question, `Resume ${this.panel.state().id}? ${head.undone ?? ""}.`);
     this.restarting.update(unheard || can.restart);
   }
 
@@ -3663,7 +3681,7 @@ function render({ model, el }, from = {}) {
     body.tick(now);
     if (live && from.resume) {
       from.resume = false;
-      click(panel, header.resume, { type: "command", control: "resume" });
+      header.resume.click();
     }
   }
 
