@@ -18,7 +18,7 @@ class Slots:
         self._limit = limit
         self._groups: dict[str, Slots] = {}
         self._held: set[int] = set()
-        self._queue: collections.deque[tuple[int, Callable[[], None]]] = collections.deque()
+        self._queue: collections.OrderedDict[int, Callable[[], None]] = collections.OrderedDict()
 
     def group(self, name: str, limit: int) -> "Slots":
         """The slots of a group of instances: its own where the engine has no limit for all."""
@@ -31,13 +31,12 @@ class Slots:
         if len(self._held) < self._limit and not self._queue:
             self._held.add(created_seq)
             return True
-        if all(seq != created_seq for seq, _ in self._queue):
-            self._queue.append((created_seq, then))
+        self._queue.setdefault(created_seq, then)
         return False
 
     def queued(self, created_seq: int) -> bool:
         """Whether it waits for a slot."""
-        return any(seq == created_seq for seq, _ in self._queue)
+        return created_seq in self._queue
 
     def release(self, created_seq: int) -> None:
         """It works no more, for now or for good: the next in the queue may."""
@@ -45,13 +44,13 @@ class Slots:
             return
         self._held.discard(created_seq)
         while self._queue and len(self._held) < self._limit:
-            seq, then = self._queue.popleft()
+            seq, then = self._queue.popitem(last=False)
             self._held.add(seq)
             then()
 
     def forget(self, created_seq: int) -> None:
         """It has ended: neither works nor wants to."""
-        self._queue = collections.deque(item for item in self._queue if item[0] != created_seq)
+        self._queue.pop(created_seq, None)
         self.release(created_seq)
 
 

@@ -36,6 +36,12 @@ STEP = {
 }
 
 
+def standing_word(standing: str) -> str:
+    """Say a status, or that it is interrupted, in one word: "pausing"."""
+    known = next((status for status in Status if status.value == standing), None)
+    return standing if known is None else STATUS[known][1]
+
+
 _FRAME = re.compile(r'^ *(?:\| *)*File "([^"]*)", line (\d+), in (.+)$', re.MULTILINE)
 _LIBRARY = re.compile(r"[\\/](site-packages|dist-packages)[\\/]|[\\/]lib[\\/]python\d|^<frozen ")  # as in panel.js
 
