@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from nbflow.core.history import History, StepRecord
-from nbflow.core.maps import map_name
+from nbflow.core.maps import map_name, with_failed_items
 from nbflow.core.model import StepKey, StepState, StepType
+from nbflow.core.rollback import undone
 from nbflow.errors import NotFoundError
 
 
@@ -28,22 +29,43 @@ class RestartPlan:
     rolled_back: bool = False
 
 
+def retried_from(history: History, *, items: bool = False) -> dict[str, Any]:
+    """What a retry opens again: after a rollback all from the earliest step that was undone (S48); maps that failed.
+
+    With *items* also maps that ended well with failed items; what started after such a map ended runs again (S61).
+    """
+    maps = with_failed_items(history, ended_well=items)
+    body: dict[str, Any] = {"maps": [map_name(step.key) for step in maps]} if maps else {}
+    after = [step.items.order_seen + 1 for step in maps if step.items and step.state is StepState.FINISHED]
+    gone = undone(history)
+    if gone is not None and gone.map is not None:
+        body["undone"] = {"map": map_name(gone.map), "keys": list(gone.keys)}
+    below = min(after if gone is None else [gone.keep_below, *after], default=None)
+    return body if below is None else body | {"keep_below": below}
+
+
 def retry_plan(history: History, retried: dict[str, Any]) -> RestartPlan:
     """The plan of a retry, of which the entry would say that (S41, S48, S61)."""
-    below, undone = retried.get("keep_below"), retried.get("undone")
-    opened = {*retried.get("maps", ()), *([undone["map"]] if undone else [])}
+    below, gone = retried.get("keep_below"), retried.get("undone")
+    opened = {*retried.get("maps", ()), *([gone["map"]] if gone else [])}
     again, kept, beside = list[StepKey](), 0, 0
     for step in _in_order(history):
         key, dropped = step.key, below is not None and step.order >= below
         if step.items is not None and map_name(key) in opened and not dropped:
-            items = undone["keys"] if undone and map_name(key) == undone["map"] else []
+            items = gone["keys"] if gone and map_name(key) == gone["map"] else []
             again += [StepKey(key.type, key.name, key.count, item) for item in items] or [key]
             beside += step.items.done - sum(not step.items.is_failed(item) for item in items)
         elif dropped or step.state is StepState.FAILED:
             again.append(key)
         else:
             kept += step.state is StepState.FINISHED
-    return RestartPlan(kept, tuple(again), 0, beside, undone is not None or (below is not None and _rolled_back(history)))
+    return RestartPlan(kept, tuple(again), 0, beside, gone is not None or (below is not None and _rolled_back(history)))
+
+
+def undone_plan(history: History) -> RestartPlan | None:
+    """The plan of resuming where steps were undone (S48), None where none was."""
+    plan = None if history.head.rollback is None else retry_plan(history, retried_from(history))
+    return plan if plan is not None and plan.rolled_back else None
 
 
 def _rolled_back(history: History) -> bool:

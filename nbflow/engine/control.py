@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from nbflow import ids
 from nbflow.core import names
 from nbflow.core.history import Head, History
-from nbflow.core.maps import map_name, with_failed_items
 from nbflow.core.model import FINISHED, Entry, Kind, Status, StepKey, StepState
+from nbflow.core.plans import retried_from
 from nbflow.core.rollback import due, undone
 from nbflow.engine.calls import noted
 from nbflow.engine.live import LiveInstance
@@ -129,21 +129,6 @@ def _resumption(engine: "Engine", head: Head, by: str | None, history: History, 
 def is_retry(head: Head, *, items: bool) -> bool:
     """Whether going on means a retry (S41): of an errored one, with *items* of a complete one too."""
     return head.status is Status.ERRORED or (items and head.status is Status.COMPLETE)
-
-
-def retried_from(history: History, *, items: bool = False) -> dict[str, Any]:
-    """What a retry opens again: after a rollback all from the earliest step that was undone (S48); maps that failed.
-
-    With *items* also maps that ended well with failed items; what started after such a map ended runs again (S61).
-    """
-    maps = with_failed_items(history, ended_well=items)
-    body: dict[str, Any] = {"maps": [map_name(step.key) for step in maps]} if maps else {}
-    after = [step.items.order_seen + 1 for step in maps if step.items and step.state is StepState.FINISHED]
-    gone = undone(history)
-    if gone is not None and gone.map is not None:
-        body["undone"] = {"map": map_name(gone.map), "keys": list(gone.keys)}
-    below = min(after if gone is None else [gone.keep_below, *after], default=None)
-    return body if below is None else body | {"keep_below": below}
 
 
 def retry_failed(engine: "Engine", instance: "WorkflowInstance", by: str | None) -> None:

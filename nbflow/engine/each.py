@@ -2,10 +2,12 @@
 
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from nbflow.core import names
+from nbflow.core.history import Head
+from nbflow.core.model import Status
 from nbflow.engine.instances import Instances
 from nbflow.engine.opening import Opened, What, open_found, stored
 from nbflow.errors import NotSerialisableError, UsageError, article
@@ -32,11 +34,16 @@ class Each:
     Attributes:
         instances: one for each params, equal ones once, in order.
         line: what happened to them, in the one line that the cell says.
+        ended: how those ended that were finished before, by `created_seq`.
     """
 
-    def __init__(self, engine: "Engine", workflow: "Workflow", prefix: str, opened: list[Opened]) -> None:
+    def __init__(
+        self, engine: "Engine", workflow: "Workflow", prefix: str, opened: list[Opened], heads: Mapping[str, Head]
+    ) -> None:
         self._opened = opened
         self.instances = Instances(one.instance for one in opened)
+        found = [heads[one.instance.id] for one in opened if one.what == "finished" and one.instance.id in heads]
+        self.ended: dict[int, Status] = {head.created_seq: head.status for head in found if head.finished}
         counts = Counter(one.what for one in opened)
         told = ", ".join(f"{counts[what]:,} {word}" for what, word in _SAID.items() if counts[what])
         self.line = f"{prefix}: {len(opened):,} instance{'' if len(opened) == 1 else 's'}" + (f" ({told})" if told else "")
@@ -73,7 +80,7 @@ def open_each(engine: "Engine", workflow: "Workflow", prefix: str | None, every:
         open_found(engine, workflow, instance_id, params, data, heads.get(instance_id), again=again)
         for instance_id, (params, data) in wanted.items()
     ]
-    return Each(engine, workflow, prefix, opened)
+    return Each(engine, workflow, prefix, opened, heads)
 
 
 def _all_of(every: Any) -> Iterable[Any]:

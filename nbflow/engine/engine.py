@@ -24,6 +24,7 @@ from nbflow.engine.keeping import Keeping
 from nbflow.engine.live import LiveInstance
 from nbflow.engine.logs.output import Outputs
 from nbflow.engine.loop import LoopThread
+from nbflow.engine.neighbours import Neighbours
 from nbflow.engine.news import News
 from nbflow.engine.registry import Registry, Workflow
 from nbflow.engine.schedules import Schedules
@@ -96,7 +97,8 @@ class Engine:
         self.registry, self.main_queue = Registry(self), MainQueue()
         self.thread = LoopThread(f"nbflow-loop-{self.engine_id[:6]}")
         self.loop = self.thread.loop
-        self.watch = LoopWatch(self.thread, self._show_all)
+        neighbours = Neighbours(self.store, lambda: self.feed.publish(0))
+        self.watch = LoopWatch(self.thread, self._show_all, neighbours)
         self.timers = Timers(self.thread, self.clock)
         self.threads = BodyThreads(self.thread, max_threads, "nbflow-body")
         self._executors, self.default_executor = Executors(self), default_executor

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from nbflow.core import names
 from nbflow.core.history import Head, History, StepRecord
 from nbflow.core.model import FINISHED, Kind, Status, StepState
-from nbflow.core.plans import retry_plan
+from nbflow.core.plans import retried_from, retry_plan
 from nbflow.engine import deaths
 from nbflow.engine.calls import noted
 from nbflow.engine.code import changes
-from nbflow.engine.control import retried_from
 from nbflow.engine.creating import make
 from nbflow.engine.current import DEFAULT_STORE, in_notebook
 from nbflow.engine.instance import WorkflowInstance

@@ -7,8 +7,8 @@ from nbflow.core.history import History, StepRecord
 from nbflow.core.log import LogItem
 from nbflow.core.maps import item_records
 from nbflow.core.model import Kind, StepKey, StepState, StepType
-from nbflow.core.plans import RestartPlan, restart_plan, retry_plan
-from nbflow.engine.control import is_retry, restarted_from, retried_from
+from nbflow.core.plans import RestartPlan, restart_plan, retried_from, retry_plan
+from nbflow.engine.control import is_retry, restarted_from
 from nbflow.engine.logs.output import last_log
 from nbflow.store.outline import ItemRange, Line, Name, Page, Said, Wanted, outline
 from nbflow.store.searching import MOST

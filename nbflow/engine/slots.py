@@ -1,5 +1,6 @@
 """Which instances may work at once, and which of the waiting ones stay in memory (S5, S62). Lives on the workflow loop."""
 
+import collections
 import heapq
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ class Slots:
         self._limit = limit
         self._groups: dict[str, Slots] = {}
         self._held: set[int] = set()
-        self._queue: dict[int, Callable[[], None]] = {}
+        self._queue: collections.OrderedDict[int, Callable[[], None]] = collections.OrderedDict()
         self._giving = False
 
     def group(self, name: str, limit: int) -> "Slots":
@@ -52,9 +53,9 @@ class Slots:
         self._giving = True
         try:
             while self._queue and len(self._held) < self._limit:
-                seq = next(iter(self._queue))
+                seq, then = self._queue.popitem(last=False)
                 self._held.add(seq)
-                self._queue.pop(seq)()
+                then()
         finally:
             self._giving = False
 

@@ -1,13 +1,15 @@
-"""Notice user code that holds the workflow loop, and name it: everything else of the engine waits behind it (S55)."""
+"""Notice what no entry tells: user code that holds the workflow loop, named (S55), and the end of engines shown here (S52)."""
 
 import logging
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import FrameType
 
+from nbflow.core.model import Owner
 from nbflow.engine.loop import LoopThread
+from nbflow.engine.neighbours import Neighbours
 from nbflow.values import failures
 
 log = logging.getLogger("nbflow")
@@ -18,15 +20,17 @@ _IMPORT = "<frozen importlib"
 
 
 class LoopWatch:
-    """A thread that asks the loop for a sign of life, from the first activation to the engine's end.
+    """A thread that asks the loop for a sign of life, from the first activation or display to the engine's end.
+
+    Beside that it looks each second at other engines, as long as something that they run is shown here.
 
     Attributes:
         held: what holds the loop now and what to do, None while it answers; *tell* is called when it changes.
     """
 
-    def __init__(self, thread: LoopThread, tell: Callable[[], None]) -> None:
+    def __init__(self, thread: LoopThread, tell: Callable[[], None], neighbours: Neighbours) -> None:
         self.held: str | None = None
-        self._tell = tell
+        self._tell, self._neighbours = tell, neighbours
         self._loop_thread = thread
         self._ended = threading.Event()
         self._lock = threading.Lock()
@@ -39,12 +43,18 @@ class LoopWatch:
                 self._watching = True
                 threading.Thread(target=self._main, name="nbflow-watch", daemon=True).start()
 
+    def show(self, who: object, owners: Iterable[Owner]) -> None:
+        """From now on *who* shows what these engines run, and is told through *tell* of `Neighbours` when one has died."""
+        if self._neighbours.show(who, owners):
+            self.begin()
+
     def end(self) -> None:
         """Watch no more."""
         self._ended.set()
 
     def _main(self) -> None:
         while not self._ended.wait(LIMIT):
+            self._neighbours.look()
             answered = threading.Event()
             self._loop_thread.post(answered.set)
             if answered.wait(LIMIT) or self._ended.is_set():
@@ -55,6 +65,7 @@ class LoopWatch:
             self._loop_thread.loop.before_rest()  # the loop's syncs are done elsewhere while it cannot do them
             while not answered.wait(LIMIT) and not self._ended.is_set():
                 self.held = self._innermost()
+                self._neighbours.look()
             self.held = None
             self._tell()
 

@@ -9,6 +9,7 @@ from nbflow.engine import reading
 from nbflow.errors import NotFoundError
 from nbflow.jupyter import details, snapshot
 from nbflow.jupyter.messages import (
+    AskError,
     AskEvents,
     AskInstances,
     AskLog,
@@ -27,7 +28,7 @@ from nbflow.jupyter.messages import (
 )
 from nbflow.store.outline import Wanted
 from nbflow.store.views import StepView
-from nbflow.store.wording import plan_text
+from nbflow.store.wording import going_on_text, plan_text
 
 if TYPE_CHECKING:
     from nbflow.engine.instance import WorkflowInstance
@@ -51,6 +52,8 @@ def answer(inst: "WorkflowInstance", question: Question, version: int) -> dict[s
         case AskStep():
             step = reading.step_of(inst, question.key) or _as_told(inst, question)
             return {"step": None if step is None else details.detail_json(question.index, step)}
+        case AskError():
+            return {"failure": details.error_json(inst.view().error)}
         case AskEvents():
             return {"events": _events(inst, question)}
         case AskLog():
@@ -64,12 +67,18 @@ def answer(inst: "WorkflowInstance", question: Question, version: int) -> dict[s
             return {"model": _open(inst, question.instance)}
 
 
-def act(inst: "WorkflowInstance", click: Click) -> None:
-    """Do what a click asks for.
+def act(inst: "WorkflowInstance", click: Click) -> str:
+    """Do what a click asks for; gives what is to be said of it: who goes on with an instance that nobody runs.
 
     Raises:
         NbflowError: it could not be done; nothing was.
     """
+    _do(inst, click)
+    later = going_on_text(inst.view())
+    return f"nobody runs it now, {later}" if later else ""
+
+
+def _do(inst: "WorkflowInstance", click: Click) -> None:
     match click:
         case Decide():
             inst.answer(click.name, click.count, click.payload)

@@ -9,7 +9,7 @@ from nbflow.core.log import LogItem
 from nbflow.core.model import Entry, ErrorInfo, Kind, Owner, Status, StepKey
 from nbflow.jupyter import words
 from nbflow.jupyter.snapshot import clock_json, key_json, millis, plain, row_json
-from nbflow.store.views import AttemptView, StepView
+from nbflow.store.views import AT_WORK, AttemptView, StepView
 
 if TYPE_CHECKING:
     from nbflow.engine.instance import WorkflowInstance
@@ -124,11 +124,18 @@ def _entry_note(entry: Entry) -> str:
     return words.first_line(" · ".join(filter(None, told)), _ENTRY_NOTE)
 
 
+def _is_left(inst: "WorkflowInstance", head: Head) -> bool:
+    """Whether the engine that ran it is known to be gone: dead, or ended in order with it at work."""
+    if head.owner is None:
+        return head.released and head.status in AT_WORK
+    return inst.engine.store.alive(head.owner) is False
+
+
 def instance_json(inst: "WorkflowInstance", head: Head) -> dict[str, Any]:
     """One line of a workflow's history, from its head alone."""
     live = inst.engine.live.get(head.created_seq)
     status = head.status if live is None else live.status()
-    gone = live is None and not head.finished and head.owner is not None and inst.engine.store.alive(head.owner) is False
+    gone = live is None and not head.finished and _is_left(inst, head)
     waiting = {}
     if live is not None and status is Status.WAITING:
         with live.lock:

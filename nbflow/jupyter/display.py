@@ -32,7 +32,7 @@ class Display:
     def __init__(self, inst: "WorkflowInstance", *, stable: bool = False, headless: bool = False, line: str = "") -> None:
         self._inst = inst
         self._stable, self._headless, self._line = stable, headless, line
-        self._publisher: Any = None
+        self._publisher = Publisher()
         self._twin_id, self._panel_id = new_uid(), new_uid()
         self._shown = ""
         self._wanted: InstanceView | None = None
@@ -42,11 +42,11 @@ class Display:
 
     def show(self) -> None:
         """Write the twin, then the panel; in a terminal one line; headless nothing yet."""
-        self._publisher, in_kernel = _find_publisher()
+        self._publisher = Publisher()
         if self._headless:
             return
         view = self._inst.view()
-        if not in_kernel:
+        if not self._publisher.in_kernel:
             self._write(view, update=False)
             return
         from nbflow.jupyter.panel import panel_for
@@ -57,7 +57,7 @@ class Display:
         panel.attach(self)
         self._open = True
         bundle = {_VIEW: {"version_major": 2, "version_minor": 0, "model_id": panel.model_id}}
-        self._publisher.publish(data=bundle, metadata={}, transient={"display_id": self._panel_id})
+        self._publisher.publish(bundle, self._panel_id)
 
     def retell(self, line: str) -> None:
         """Say something else of what the cell did, where it has been said already."""
@@ -106,7 +106,7 @@ class Display:
             try:
                 if view is not None:
                     self._write(view, update=True)
-                self._publish(_EMPTY, self._panel_id, update=True)
+                self._publisher.publish(_EMPTY, self._panel_id, update=True)
             except Exception:  # noqa: BLE001 - a closed socket or engine: what the twin says was true then
                 pass
 
@@ -117,17 +117,29 @@ class Display:
         with self._lock:
             self._shown = self._text(view)
             bundle = fallback.bundle(self._inst, view, stable=self._stable, line=self._line)
-            self._publish(bundle, self._twin_id, update=update)
+            self._publisher.publish(bundle, self._twin_id, update=update)
 
-    def _publish(self, data: dict[str, str], display_id: str, *, update: bool) -> None:
-        if update and not hasattr(self._publisher, "session"):  # a captured cell's: it only collects what it is given
-            self._publisher, _ = _find_publisher()
-            if not hasattr(self._publisher, "session"):
+
+class Publisher:
+    """Where displays go: the publisher of the shell as it was when this was made.
+
+    Attributes:
+        in_kernel: whether there can be a page.
+    """
+
+    def __init__(self) -> None:
+        self._found, self.in_kernel = _find_publisher()
+
+    def publish(self, data: dict[str, Any], display_id: str, *, update: bool = False) -> None:
+        """Display *data*, or *update* what is displayed under that id."""
+        if update and not hasattr(self._found, "session"):  # a captured cell's: it only collects what it is given
+            self._found, _ = _find_publisher()
+            if not hasattr(self._found, "session"):
                 return
-        if self._publisher is None:
+        if self._found is None:
             say(data["text/plain"])  # plain Python: no display to publish to
             return
-        self._publisher.publish(data=data, metadata={}, transient={"display_id": display_id}, update=update)
+        self._found.publish(data=data, metadata={}, transient={"display_id": display_id}, update=update)
 
 
 def _find_publisher() -> tuple[Any, bool]:

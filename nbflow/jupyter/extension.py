@@ -115,6 +115,7 @@ class Loaded:
         events = self.shell.events
 
         def cell_ran(_result: object = None) -> None:
+            self.magics.leave_out.no_more()
             engine = current.open_engine()
             if engine is not None:
                 engine.thread.post(engine.retry_interrupted)
@@ -221,6 +222,10 @@ def close(engine: "Engine") -> None:
         from nbflow.jupyter.panel import close_all
 
         close_all()
+    if "nbflow.jupyter.many" in sys.modules:
+        from nbflow.jupyter import many
+
+        many.close_all()
     engine.main_queue.wake = None
     engine.close()
     if current.open_engine() is None:  # else another store was opened before this one is left

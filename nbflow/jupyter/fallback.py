@@ -6,7 +6,8 @@ page it ends up in is not ours.
 
 import html as markup
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nbflow import ids
@@ -88,14 +89,16 @@ def instances_text(views: Sequence[InstanceView], *, stable: bool) -> str:
     return "\n".join(f"{name:<{width}}  {text(view)}" for name, view in zip(names, views))
 
 
-def instances_html(views: Sequence[InstanceView], *, stable: bool) -> str:
-    """Give a table of instances: status, id, progress, when it started and how long it took.
+def instances_html(views: Sequence[InstanceView], *, stable: bool, of: int | None = None) -> str:
+    """Give a table of instances: status, id, progress, when it started and how long it took; how to go on with them.
 
+    *of*: how many there are, where these are only some.
     *stable*: without times, and without what is generated of an id.
     """
     heads = ("status", "workflow", "id", "steps") + (() if stable else ("started", "took"))
     body = []
-    for view in views[:_INSTANCES]:
+    views, all_of_them = views[:_INSTANCES], len(views) if of is None else of
+    for view in views:
         cells = [
             _td(_status(view)),
             _td(_safe(view.workflow, 80)),
@@ -108,9 +111,43 @@ def instances_html(views: Sequence[InstanceView], *, stable: bool) -> str:
         body.append(f"<tr>{''.join(cells)}</tr>")
     if not body:
         return "<div>no instances</div>"
-    more = len(views) - len(body)
+    more = all_of_them - len(body)
     note = f'<div style="{_MUTED}">{more:,} more are not shown</div>' if more > 0 else ""
-    return f'<table style="border-collapse:collapse">{_header(heads)}<tbody>{"".join(body)}</tbody></table>{note}'
+    table = f'<table style="border-collapse:collapse">{_header(heads)}<tbody>{"".join(body)}</tbody></table>{note}'
+    return table if stable else table + _how_to_go_on(views)
+
+
+def table_bundle(views: Sequence[InstanceView], counts: Mapping[str, int], *, stable: bool) -> dict[str, str]:
+    """What is displayed of many instances: how many stand where, and those of *views* as rows."""
+    total = sum(counts.values())
+    told = [f"{count:,} {words.standing_word(standing)}" for standing, count in sorted(counts.items())]
+    line = f"{total:,} instance{'' if total == 1 else 's'}: {' · '.join(told)}" if total else "no instances"
+    if not views:
+        return {"text/html": f"<div>{line}</div>", "text/plain": line}
+    rest = f"\n{total - len(views):,} more are not shown" if total > len(views) else ""
+    plain = f"{line}\n{instances_text(views, stable=stable)}{rest}"
+    return {"text/html": f"<div>{line}</div>{instances_html(views, stable=stable, of=total)}", "text/plain": plain}
+
+
+def _how_to_go_on(views: Sequence[InstanceView]) -> str:
+    """What can be done with those that wait for somebody and those that stopped, for some of each."""
+    asked = [view for view in views if view.waits]
+    stopped = [view for view in views if not view.waits and (view.status is Status.ERRORED or view.why_interrupted)]
+    told = [f"{len(found):,} {what}" for found, what in ((asked, "to be answered"), (stopped, "stopped")) if found]
+    if not told:
+        return ""
+    lines = [f'<div style="{_MUTED}">the panel of one, by a cell; or in a shell:</div>']
+    for view in (*asked[:3], *stopped[:3]):
+        commands = [f"%workflow show {_full_name(view)}", *_commands(view)]
+        lines += [_prompts(view), *(f'<div style="{_CODE}">{_safe(command, 1_000)}</div>' for command in commands)]
+    if stopped:
+        lines.append(f'<div style="{_MUTED}">or run the cell again: those that stopped go on, the finished stay</div>')
+    summary = f'<summary style="cursor:pointer">how to go on: {", ".join(told)}</summary>'
+    return f"<details>{summary}{''.join(lines)}</details>"
+
+
+def _full_name(view: InstanceView) -> str:
+    return shlex.quote(f"{view.workflow}/{view.instance_id}")
 
 
 def _name(view: InstanceView, *, stable: bool) -> str:
@@ -158,26 +195,34 @@ def _status(view: InstanceView) -> str:
 
 
 def _how_to_answer(view: InstanceView) -> str:
-    if view.status in FINISHED:
+    commands = [] if view.status in FINISHED else _commands(view)
+    if not commands:
         return ""
-    name = shlex.quote(f"{view.workflow}/{view.instance_id}")
+    shell = "".join(f'<div style="{_CODE}">{_safe(command, 1_000)}</div>' for command in commands)
+    where = "in the panel (run the cell where it is not shown), or in a shell:"
+    return f'{_prompts(view)}<div style="{_MUTED}">{where}</div>{shell}'
+
+
+def _commands(view: InstanceView) -> list[str]:
+    """What lets it go on, in a shell."""
+    name = _full_name(view)
+    if view.status is Status.ERRORED:
+        return [f"nbflow retry-failed {name}"]
     commands = []
     for wait in view.waits[:3]:
         payload = samples.payload_text(wait.schema)
         commands.append(f"nbflow send-event {name} {shlex.quote(wait.event_type or '')} {shlex.quote(payload)}")
-    if not commands and view.status is Status.PAUSED:
-        commands.append(f"nbflow resume {name}")
-    if not commands:
-        return ""
-    prompts = "".join(f"<div>{_safe(wait.prompt, _LONGEST_LINE)}</div>" for wait in view.waits[:3] if wait.prompt)
-    shell = "".join(f'<div style="{_CODE}">{_safe(command, 1_000)}</div>' for command in commands)
-    return f'{prompts}<div style="{_MUTED}">in the panel (run the cell where it is not shown), or in a shell:</div>{shell}'
+    return commands or ([f"nbflow resume {name}"] if view.status is Status.PAUSED else [])
+
+
+def _prompts(view: InstanceView) -> str:
+    return "".join(f"<div>{_safe(wait.prompt, _LONGEST_LINE)}</div>" for wait in view.waits[:3] if wait.prompt)
 
 
 def _table(view: InstanceView, rows: Sequence[StepView], *, notes: int, stable: bool) -> str:
     heads = ["", "step", "state"] + ([] if stable else ["started", "took"]) + (["output"] if notes else [])
     body = []
-    for step in rows:
+    for step in (_as_left(step) for step in rows) if view.unattended else rows:
         cells = [_td(words.STEP[step.status][0]), _td(_safe(str(step.key), 120)), _td(_safe(words.step_text(step), 120))]
         if not stable:
             cells.append(_td(_safe(words.moment_text(step.started_at)), _NUMBER))
@@ -189,6 +234,11 @@ def _table(view: InstanceView, rows: Sequence[StepView], *, notes: int, stable: 
     note = f'<div style="{_MUTED}">{more:,} more steps are not shown</div>' if more > 0 else ""
     table = f'<table style="border-collapse:collapse">{_header(heads)}<tbody>{"".join(body)}</tbody></table>'
     return f"{table}{note}"
+
+
+def _as_left(step: StepView) -> StepView:
+    """A step as a kernel left it that is gone: it does not run any more."""
+    return replace(step, status=StepState.INTERRUPTED) if step.status is StepState.RUNNING else step
 
 
 def _header(heads: Iterable[str]) -> str:

@@ -17,12 +17,13 @@ from nbflow.errors import NbflowError, UsageError
 from nbflow.jupyter import stable
 from nbflow.jupyter.cell import parse_cell, run_cell
 from nbflow.jupyter.command_line import CommandLine, line_help
-from nbflow.jupyter.each import Group
+from nbflow.jupyter.each import Group, LeaveOut
 from nbflow.jupyter.line import CellLine, compile_params, parse_cell_line
 from nbflow.jupyter.waiting import Wait, stopped
 from nbflow.jupyter.words import say
 
 if TYPE_CHECKING:
+    from nbflow.engine.each import Each
     from nbflow.engine.engine import Engine
     from nbflow.engine.instance import WorkflowInstance
     from nbflow.engine.instances import Instances
@@ -62,6 +63,7 @@ class WorkflowMagics:
         self.settings = settings
         self.last_shown: WorkflowInstance | None = None
         self._shown_as_value: tuple[WorkflowInstance, object] | None = None
+        self.leave_out = LeaveOut(shell)
         # Bound once: what is compared at unload must be the same object.
         self.workflow_cell = self.own_cell_magic = _documented(self._workflow_cell, CELL_HELP)
         self.workflow_line = _documented(CommandLine(self).run, line_help())
@@ -280,6 +282,7 @@ class WorkflowMagics:
         if not self.settings.stable_output:
             say(each.line)
         group = Group(asked.instance_id or workflow.name, each.instances)
+        table = self._table(each)
         try:
             each.start()
         except KeyboardInterrupt:
@@ -288,13 +291,33 @@ class WorkflowMagics:
             return each.instances
         wait = Wait(engine, group, at_most=asked.at_most)
         if asked.awaited:
-            return self._hold_all(wait, each.instances)
-        wait.block()
+            return self._hold_all(wait, each.instances, table)
+        try:
+            wait.block()
+        finally:
+            self._try_display(table, each.line)
         return each.instances
 
-    async def _hold_all(self, wait: Wait, instances: "Instances") -> "Instances":
-        await wait.hold()
+    async def _hold_all(self, wait: Wait, instances: "Instances", table: Callable[[], None]) -> "Instances":
+        try:
+            await wait.hold()
+        finally:
+            self._try_display(table, "")
         return instances
+
+    def _table(self, each: "Each") -> Callable[[], None]:
+        """Show many instances as a table that follows them, where a page may show it; gives what writes it again.
+
+        Headless, and where no panels are wanted, the cell's value is the table, as things stand at the end.
+        """
+        if not self.in_kernel or self.headless or not self.settings.panel:
+            return lambda: None
+        from nbflow.jupyter.many import Table
+
+        table = Table(each.instances, stable=self.settings.stable_output, ended=each.ended)
+        self._try_display(table.show, "")
+        self.leave_out.once(each.instances)
+        return table.rewrite
 
     async def _hold(
         self, wait: Wait, display: "Display | _Line", instance: "WorkflowInstance", line: str

@@ -84,6 +84,13 @@ class AskStep:
 
 
 @dataclass(frozen=True, slots=True)
+class AskError:
+    """The instance's own error in full."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
 class AskEvents:
     """Entries of the history start…stop, newest first."""
 
@@ -171,7 +178,7 @@ class CloseOutput:
     engine: str
 
 
-Question = AskRows | AskStep | AskEvents | AskLog | AskInstances | AskPlan | OpenInstance
+Question = AskRows | AskStep | AskError | AskEvents | AskLog | AskInstances | AskPlan | OpenInstance
 Click = Command | Decide | Restart | Retry
 Message = Hello | Heard | Question | Click | CloseOutput
 Fields = Mapping[str, Any]
@@ -205,14 +212,6 @@ def reply_id(raw: object) -> str | None:
     """Give the id that an answer to *raw* can repeat, however malformed the rest is."""
     found = raw.get("id") if isinstance(raw, dict) else None
     return found if isinstance(found, str) and 0 < len(found) <= _ID_CHARACTERS else None
-
-
-def _hello(raw: Fields) -> Hello:
-    return Hello(_id(raw))
-
-
-def _heard(raw: Fields) -> Heard:
-    return Heard(_integer(raw, "seq", 0))
 
 
 def _ask_rows(raw: Fields) -> AskRows:
@@ -257,14 +256,6 @@ def _ask_events(raw: Fields) -> AskEvents:
     return AskEvents(_id(raw), start, stop, raw["steps"])
 
 
-def _ask_log(raw: Fields) -> AskLog:
-    return AskLog(_id(raw))
-
-
-def _ask_instances(raw: Fields) -> AskInstances:
-    return AskInstances(_id(raw))
-
-
 def _since(raw: Fields) -> tuple[Since, StepKey | None]:
     since = _member(Since, _text(raw, "since", _TEXT_CHARACTERS))
     if (raw["key"] is None) is (since is Since.STEP):
@@ -303,13 +294,14 @@ def _decide(raw: Fields) -> Decide:
 
 
 _KINDS: dict[str, tuple[Callable[[Fields], Message], frozenset[str]]] = {
-    "hello": (_hello, frozenset({"id"})),
-    "heard": (_heard, frozenset({"seq"})),
+    "hello": (lambda raw: Hello(_id(raw)), frozenset({"id"})),
+    "heard": (lambda raw: Heard(_integer(raw, "seq", 0)), frozenset({"seq"})),
     "rows": (_ask_rows, frozenset({"id", "start", "stop", "text", "state", "kind", "open"})),
     "step": (_ask_step, frozenset({"id", "index", "key"})),
     "events": (_ask_events, frozenset({"id", "start", "stop", "steps"})),
-    "log": (_ask_log, frozenset({"id"})),
-    "instances": (_ask_instances, frozenset({"id"})),
+    "error": (lambda raw: AskError(_id(raw)), frozenset({"id"})),
+    "log": (lambda raw: AskLog(_id(raw)), frozenset({"id"})),
+    "instances": (lambda raw: AskInstances(_id(raw)), frozenset({"id"})),
     "plan": (_ask_plan, frozenset({"id", "since", "key"})),
     "open": (_open_instance, frozenset({"id", "instance"})),
     "restart": (_restart, frozenset({"id", "engine", "since", "key"})),

@@ -16,6 +16,7 @@ import anywidget
 import traitlets
 
 from nbflow.clock import Clock, SystemClock
+from nbflow.core.model import Owner
 from nbflow.engine import reading
 from nbflow.errors import NbflowError
 from nbflow.jupyter import answers, snapshot
@@ -108,6 +109,7 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
         self._forced = False
         self._told: dict[str, Any] = {}
         self._at_work = self._here = False
+        self._neighbours: tuple[Owner, ...] = ()  # whose life this panel shows
         self._version = 0
         self._trouble = ""
         self._displays: deque[Display] = deque(maxlen=_DISPLAYS)
@@ -132,6 +134,7 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
             return
         with self._lock:
             self._unsubscribe()
+            self._inst.engine.watch.show(self, ())
             self._inst, self._unsubscribe = inst, inst.engine.feed.subscribe(self._changed)
             self._forced = True
         self._changed(0)
@@ -147,6 +150,7 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
             return
         self._retired = True
         self._unsubscribe()
+        self._inst.engine.watch.show(self, ())
         self._wake.set()
 
     def retire(self, timeout: float = 1.0) -> None:
@@ -171,7 +175,9 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
                 case Send.NOTHING:
                     pass
             waits = [self._pace.wait(now, at_work=self._at_work)]
-            if not self._pace.away(now):
+            away = self._pace.away(now)
+            self._inst.engine.watch.show(self, () if away or self._retired else self._neighbours)
+            if not away:
                 waits += [display.due_in(now) for display in self._displays]
             return min((wait for wait in waits if wait is not None), default=None)
 
@@ -203,6 +209,7 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
 
     def _read(self, view: InstanceView) -> dict[str, Any]:
         self._at_work, self._here, self._version = snapshot.at_work(view), view.here, view.version
+        self._neighbours = view.neighbours
         page = reading.lines(self._inst, snapshot.last_lines)
         engine = self._inst.engine.engine_id
         return snapshot.state_json(view, page, engine=engine, seq=self._seq, now=self._clock.now())
@@ -307,8 +314,8 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
                     text = "this panel was drawn by a kernel that is gone; nothing was done; run the cell again"
                     self._answer(message_id, error=text)
                 case Command() | Decide() | Restart() | Retry():
-                    answers.act(self._inst, message)
-                    self._answer(message_id)
+                    note = answers.act(self._inst, message)
+                    self._answer(message_id, **({"note": note} if note else {}))
                 case CloseOutput():
                     self._answer(message_id)
                     view = _silently(self._inst.view)

@@ -17,6 +17,7 @@ from nbflow.jupyter import words
 from nbflow.store.counts import ItemCounts
 from nbflow.store.outline import GroupView, Name, Page
 from nbflow.store.views import AttemptView, InstanceView, StepView
+from nbflow.store.wording import plan_text
 
 STATE_BYTES = 20_000
 HEAD_BYTES = 1_000
@@ -72,13 +73,20 @@ def head_json(view: InstanceView) -> dict[str, Any]:
         "failed_items": view.failed_items,
         "work": None if view.work is None else {name: getattr(view.work, name) for name in _WORK},
         "rollback": view.rollback,
+        "undone": None if view.undone is None else plan_text(view.undone),
         "same": view.code_same,
         "sleeping": clock_json(view.waiting_for),
-        "interrupted": None if view.interrupted is None else words.first_line(view.interrupted, 120),
+        "interrupted": _interrupted(view),
         "held": None if view.held is None else words.first_line(view.held, 160),
         "error": error,
         "version": view.version,
     }
+
+
+def _interrupted(view: InstanceView) -> str | None:
+    """Why it does not go on by itself; a paused one rests, whoever is gone."""
+    why = view.interrupted if view.status is Status.PAUSED else view.why_interrupted
+    return None if why is None else words.first_line(why, 160)
 
 
 def clock_json(waiting_for: Sequence[Waiting]) -> list[Any] | None:
@@ -108,6 +116,7 @@ def state_json(view: InstanceView, page: Page, *, engine: str, seq: int, now: da
         "params": words.preview_line(view.params_preview, 200),
         "output": words.preview_line(view.output_preview, 200),
         "traceback": view.error is not None and bool(view.error.traceback),
+        "place": "" if view.error is None else words.place_text(view.error),
         "code": view.code_hash[:12],
         "head": head_json(view),
         "waits": [],

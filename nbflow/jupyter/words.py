@@ -1,11 +1,12 @@
 """How states, durations and previews are said in text: the one vocabulary of twin, table and panel."""
 
+import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, TextIO
 
 from nbflow.core.durations import local
-from nbflow.core.model import Status, StepState
+from nbflow.core.model import ErrorInfo, Status, StepState
 from nbflow.core.names import UNSAFE
 from nbflow.store.views import InstanceView, StepView
 from nbflow.store.wording import interrupted_text, items_text, stale_text, unreached_text
@@ -33,6 +34,16 @@ STEP = {
     StepState.CANCELLED: ("■", "cancelled"),
     StepState.INTERRUPTED: ("⚡", "interrupted"),
 }
+
+
+def standing_word(standing: str) -> str:
+    """Say a status, or that it is interrupted, in one word: "pausing"."""
+    known = next((status for status in Status if status.value == standing), None)
+    return standing if known is None else STATUS[known][1]
+
+
+_FRAME = re.compile(r'^ *(?:\| *)*File "([^"]*)", line (\d+), in (.+)$', re.MULTILINE)
+_LIBRARY = re.compile(r"[\\/](site-packages|dist-packages)[\\/]|[\\/]lib[\\/]python\d|^<frozen ")  # as in panel.js
 
 
 def status_text(view: InstanceView) -> str:
@@ -117,6 +128,12 @@ def first_line(text: str, limit: int = 160) -> str:
     line = stripped[: limit + 1].splitlines()[0].rstrip() if stripped else ""
     cut = len(line) > limit or len(line) < len(stripped.rstrip())
     return UNSAFE.sub("�", f"{line[: limit - 1]}…" if cut else line)
+
+
+def place_text(error: ErrorInfo) -> str:
+    """Say where in the user's code an error was raised: "Cell In[2], line 5, in helper"; nothing where that is not known."""
+    found = [frame for frame in _FRAME.findall(error.traceback) if not _LIBRARY.search(frame[0])]
+    return first_line("{}, line {}, in {}".format(*found[-1]), 120) if found else ""
 
 
 def preview_line(preview: Mapping[str, Any] | None, limit: int = 160) -> str:

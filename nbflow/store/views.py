@@ -12,10 +12,11 @@ from nbflow.core.history import Attempt, History, StepRecord, error_info, settle
 from nbflow.core.log import LogItem, Progress, text_of
 from nbflow.core.maps import failed_items
 from nbflow.core.model import FINISHED, ErrorInfo, Owner, Status, StepKey, StepState, StepType, Waiting
+from nbflow.core.plans import RestartPlan, undone_plan
 from nbflow.core.told import steps_as_told
 from nbflow.store.counts import ItemCounts, Work, counts_of, gone_text, work_of
 
-_AT_WORK = (Status.QUEUED, Status.RUNNING, Status.WAITING_FOR_PAUSE, Status.ROLLING_BACK)
+AT_WORK = (Status.QUEUED, Status.RUNNING, Status.WAITING_FOR_PAUSE, Status.ROLLING_BACK)
 _REPR = 80  # characters of an output or error in the repr of a step
 
 
@@ -201,6 +202,7 @@ class InstanceView:
         stale_steps: finished steps whose code or arguments are known to have changed, in order (S57).
         code_same: whether the registered workflow's source is the one that ran last; None where none is registered here.
         rollback: how undoing its steps ended, "complete" or "failed"; None where nothing was undone (S48).
+        undone: what resuming it keeps and runs again where steps of it were undone; None where resuming goes on at its error.
         work: how far it is with items counted; None without maps.
         failed_items: items of maps that failed for good, even where the instance is complete (S61).
     """
@@ -238,6 +240,7 @@ class InstanceView:
     failed_items: int = 0
     work: Work | None = None
     rollback: str | None = None
+    undone: RestartPlan | None = None
     children: tuple[tuple[str, str, str], ...] = ()
     notebook: str = ""
     released: bool = False
@@ -253,6 +256,12 @@ class InstanceView:
         return self.status not in FINISHED and not self.here and self.owner is not None and self.owner_alive is None
 
     @property
+    def neighbours(self) -> tuple[Owner, ...]:
+        """The other engine that is known to have it unfinished, if one is: as long as it lives, this is true."""
+        lives = self.status not in FINISHED and not self.here and self.owner is not None and self.owner_alive
+        return (self.owner,) if lives and self.owner is not None else ()
+
+    @property
     def why_interrupted(self) -> str | None:
         """Why it does not go on by itself (S17, S51), None where it does, waits in order or is finished."""
         if self.interrupted:
@@ -261,7 +270,7 @@ class InstanceView:
             return f"last seen in {self.owner}; whether that lives cannot be known from here: resume takes it over"
         if self.unattended and self.owner is not None:
             return f"its kernel is gone ({self.owner})"
-        if self.unattended and self.released and self.status in _AT_WORK:
+        if self.unattended and self.released and self.status in AT_WORK:
             return f"its kernel has ended ({self.notebook})" if self.notebook else "its kernel has ended"
         return None
 
@@ -333,8 +342,7 @@ def instance_view(
     held: str | None = None,
 ) -> InstanceView:
     """The view of an instance; *status* is what its engine knows better than the entries do (S5)."""
-    head = history.head
-    states, called = _states(history)
+    head, (states, called) = history.head, _states(history)
     assert head.created_at is not None
     shown = status or status_of(history)
     return InstanceView(
@@ -369,6 +377,7 @@ def instance_view(
         failed_items=failed_items(history),
         work=work_of(history),
         rollback=None if head.rollback is None else head.rollback[0],
+        undone=undone_plan(history) if shown is Status.ERRORED else None,
         children=() if head.finished else _open_children(history),
         notebook=head.notebook,
         released=head.released,

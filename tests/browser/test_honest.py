@@ -1,13 +1,17 @@
 """What the panel says when things are not as they were: other tabs, other kernels, saved notebooks, other instances."""
 
 import json
+import os
 import re
 import shutil
+import signal
 import warnings
+from pathlib import Path
 
 import nbformat
 import pytest
 from nbconvert import HTMLExporter
+from nbformat.v4 import new_code_cell, new_notebook
 from playwright.sync_api import expect
 
 from tests.browser.lab import PATIENCE, Notebook, PanelPage
@@ -97,6 +101,47 @@ def test_another_instance_of_the_workflow_opens_in_place_and_works_there(waiting
     assert waiting.errors == []
 
 
+LONG = """\
+%%workflow long
+import time
+class Long(WorkflowEntrypoint):
+    async def run(self, event, step):
+        await step.do("first", int)
+        await step.do("work", time.sleep, 600)
+"""
+
+
+def test_a_panel_in_another_kernel_says_within_seconds_that_the_owner_is_gone(open_notebook, context, lab) -> None:  # S51, S52
+    owner = open_notebook(IMPORTS, LONG, "import os; print(os.getpid())")
+    owner.run_to_end(0)
+    owner.run_to_end(1)
+    pid = int(owner.run_to_end(2))
+    owner.panel(1).await_word("Running")
+    beside = Path(lab.root, owner.path).with_name("other.ipynb")
+    cells = [new_code_cell(source) for source in ("%load_ext nbflow", "%workflow show long")]
+    nbformat.write(new_notebook(cells=cells, metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}}), beside)
+    other = Notebook(context, lab, str(beside.relative_to(lab.root)))
+    other.run_to_end(0)
+    other.run_to_end(1)
+    panel = other.panel(1)
+    panel.await_live()
+    panel.await_word("Running")
+    expect(panel.root.locator(".nbf-result")).to_contain_text("runs in another kernel")
+    os.kill(pid, signal.SIGKILL)
+    panel.await_word("Interrupted")
+    expect(panel.root.locator(".nbf-result")).to_contain_text("its kernel is gone (notebook.ipynb")
+    expect(panel.row("work")).to_contain_text("interrupted")
+    twin = other.cell(1).locator(".jp-OutputArea-output").filter(has_text="interrupted in notebook.ipynb")
+    expect(twin).to_have_count(1, timeout=PATIENCE)
+    stood = panel.root.locator(".nbf-clock").inner_text()
+    other.page.wait_for_timeout(2_500)
+    assert panel.root.locator(".nbf-clock").inner_text() == stood
+    expect(panel.button("Pause")).to_be_hidden()
+    panel.button("Resume").click()
+    expect(panel.notice).to_contain_text("it goes on when its notebook notebook.ipynb next registers 'Long'", timeout=PATIENCE)
+    other.page.close()
+
+
 def test_a_restart_from_a_step_keeps_what_came_before_and_says_so_first(waiting) -> None:
     panel = waiting.panel(1)
     panel.button("Approve").click()
@@ -144,6 +189,38 @@ class Stale(WorkflowEntrypoint):
     expect(panel.row("load")).to_contain_text("[1,2,3]", timeout=PATIENCE)
     expect(panel.row("load")).to_contain_text("done")
     expect(panel.row("count").locator(".nbf-note")).to_contain_text("3")
+
+
+def test_resuming_what_was_rolled_back_says_what_runs_again_and_asks_first(open_notebook) -> None:  # S48
+    code = """\
+%%workflow trip
+booked = []
+class Trip(WorkflowEntrypoint):
+    async def run(self, event, step):
+        await step.do("flight", lambda: booked.append("flight"), rollback=lambda: None)
+        await step.do("hotel", lambda: booked.append("hotel"), rollback=lambda: None)
+        await step.do("pay", lambda: 1 / 0, retries=0)
+"""
+    notebook = open_notebook(IMPORTS, code, "print(booked)")
+    notebook.run_to_end(0)
+    notebook.run_to_end(1)
+    panel = notebook.panel(1)
+    panel.await_live()
+    panel.await_word("Errored")
+    expect(panel.row("undo flight")).to_contain_text("rolled back", timeout=PATIENCE)
+    panel.button("Resume").click()
+    question = panel.root.get_by_role("group", name="Resume")
+    expect(question).to_contain_text("Resume trip? 0 steps from history, rolled back: 3 steps run again.")
+    question.get_by_role("button", name="Cancel").click()
+    expect(question).to_be_hidden()
+    notebook.page.wait_for_timeout(1_000)
+    assert notebook.run_to_end(2).strip() == "['flight', 'hotel']"
+    panel.button("Resume").click()
+    question.get_by_role("button", name="Resume").click()
+    expect(question).to_be_hidden(timeout=PATIENCE)
+    panel.await_word("Errored")
+    assert notebook.run_to_end(2).strip() == "['flight', 'hotel', 'flight', 'hotel']"
+    assert notebook.errors == []
 
 
 def test_terminate_and_roll_back_undoes_and_says_so(open_notebook) -> None:

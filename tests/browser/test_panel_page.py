@@ -241,6 +241,7 @@ def test_hostile_text_in_every_place_stays_text(page, hostile) -> None:
             ]
         },
         "plan": {"plan": {"words": hostile, "since": hostile}},
+        "error": {"failure": error},
     }
     shown = state(
         rows,
@@ -250,6 +251,8 @@ def test_hostile_text_in_every_place_stays_text(page, hostile) -> None:
         id=hostile,
         params=hostile,
         output=hostile,
+        traceback=True,
+        place=hostile,
     )
     errors: list[str] = []
     page.on("pageerror", lambda problem: errors.append(str(problem)))

@@ -67,7 +67,9 @@ def test_each_message_that_the_page_sends_has_exactly_the_fields_that_python_tak
         "log": {"log": {"total": 0, "items": []}},
     }
     details = {str(one["i"]): detail(one) for one in rows}
-    mount(page, state(rows, [wait()], head=head(total=2, retrying=1, waiting=1)), details=details, answers=answers)
+    error = {"type": "KeyError", "message": "'a'"}
+    shown = state(rows, [wait()], head=head(total=2, retrying=1, waiting=1, error=error), traceback=True)
+    mount(page, shown, details=details, answers=answers)
     panel = PanelPage(page.locator(".nbflow"))
 
     def click(button: Locator) -> None:
@@ -81,6 +83,7 @@ def test_each_message_that_the_page_sends_has_exactly_the_fields_that_python_tak
     page.clock.run_for(500)
     click(panel.row("embed"))
     click(panel.detail.get_by_role("button", name="Retry now"))
+    click(panel.button("Traceback"))
     click(panel.button("Approve"))
     click(panel.button("Pause"))
     click(panel.button("Restart", exact=True).first)

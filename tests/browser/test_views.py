@@ -233,6 +233,69 @@ def test_an_error_shows_the_users_frames_and_folds_those_of_libraries(page) -> N
     expect(panel.detail.get_by_text('File "Cell [7]"').first).to_be_visible()
 
 
+def test_resume_asks_where_undone_steps_run_again_and_only_there(page) -> None:  # S48
+    failed = head(status="errored", ended=NOW, total=3, done=2, failed=1, error={"type": "KeyError", "message": "'a'"})
+    panel = shown(page, state([], head=failed))
+    resume = panel.root.locator(".nbf-controls").get_by_role("button", name="Resume")
+    assert resume.get_attribute("aria-expanded") is None
+    resume.click()
+    assert [message["control"] for message in sent(page, "command")] == ["resume"]
+    page.clock.run_for(100)
+    undone = {**failed, "rollback": "complete", "undone": "0 steps from history, rolled back: 3 steps run again"}
+    push(page, state([], seq=3, head=undone))
+    expect(resume).to_have_attribute("aria-expanded", "false")
+    resume.click()
+    question = panel.root.get_by_role("group", name="Resume")
+    expect(question).to_contain_text("Resume ingest-1? 0 steps from history, rolled back: 3 steps run again.")
+    assert len(sent(page, "command")) == 1
+    page.keyboard.press("Escape")
+    expect(question).to_be_hidden()
+    resume.click()
+    question.get_by_role("button", name="Resume").click()
+    page.clock.run_for(100)
+    assert [message["control"] for message in sent(page, "command")] == ["resume", "resume"]
+    expect(question).to_be_hidden()
+    resume.click()
+    push(page, state([], seq=4, head=head()))
+    expect(question).to_be_hidden()
+
+
+def test_the_instances_own_error_opens_to_the_same_view_as_a_steps_error(page) -> None:
+    message = "read timed out\nand a second line"
+    told = {"type": "TimeoutError", "message": message, "traceback": TRACEBACK}
+    failed = head(status="errored", ended=NOW, total=1, done=1, error={"type": "TimeoutError", "message": "read timed out…"})
+    given = state(
+        [row(0, "load", "finished", ended=NOW)], head=failed, traceback=True, place="Cell [7], line 12, in embed_shard"
+    )
+    panel = shown(page, given, answers={"error": {"failure": told}})
+    outcome = panel.root.locator(".nbf-outcome")
+    expect(outcome).to_contain_text("TimeoutError: read timed out…")
+    expect(outcome).to_contain_text("Cell [7], line 12, in embed_shard")
+    assert sent(page, "error") == []
+    more = panel.button("Traceback")
+    more.click()
+    page.clock.run_for(200)
+    expect(more).to_have_attribute("aria-expanded", "true")
+    expect(outcome.locator(".nbf-failure")).to_have_text(f"TimeoutError: {message}")
+    expect(outcome.get_by_text('File "Cell [7]", line 12, in embed_shard')).to_be_visible()
+    expect(outcome.locator(".nbf-library pre")).to_be_hidden()
+    expect(outcome.get_by_role("button", name="Copy")).to_be_visible()
+    push(page, {**given, "seq": 3})
+    assert len(sent(page, "error")) == 1  # what is being read stays
+    again = head(status="errored", ended=NOW + 9, total=1, done=1, error={"type": "KeyError", "message": "'a'"})
+    push(page, state([], seq=4, head=again, traceback=True))
+    assert len(sent(page, "error")) == 2
+    push(page, state([], seq=5, head=head()))
+    expect(outcome).to_be_hidden()
+    push(page, state([], seq=6, head=again, traceback=True))
+    expect(outcome.locator(".nbf-whole")).to_be_hidden()
+    more.click()
+    page.clock.run_for(200)
+    expect(outcome.locator(".nbf-failure")).to_be_visible()
+    more.click()
+    expect(outcome.locator(".nbf-whole")).to_be_hidden()
+
+
 def log(*items: dict) -> dict:
     filled = [{"attempt": 1, "stream": "stdout", "at": NOW, "text": "", **item} for item in items]
     return {"total": len(filled), "items": filled}

@@ -10,6 +10,7 @@ from nbflow.engine.engine import Engine
 from nbflow.engine.entrypoint import WorkflowEntrypoint
 from nbflow.errors import InvalidStatusError, NonRetryableError, UsageError
 from nbflow.store.memory import MemoryStore
+from nbflow.store.wording import plan_text
 from nbflow.testing import ManualClock
 from tests.engine.conftest import eventually
 
@@ -314,8 +315,11 @@ def test_a_cell_says_how_many_steps_run_again_and_does_not_count_the_handlers(en
     instance = workflow.create("one")
     instance.wait(10, "finished")
     fails.clear()
+    said = plan_text(instance.view().undone)  # what the panel asks before it resumes
     opened = engine.open(workflow, "one", None)
+    assert said == "rolled back: 1 step kept, 3 steps run again (a, b, c)"
     assert opened.line == "resumed one: 1 step from history, rolled back: 3 steps run again"
+    assert instance.view().undone is None
     opened.start()
     assert instance.wait(10, "finished").status is Status.COMPLETE
 

@@ -520,3 +520,22 @@ test("a restart begins at steps and at items of maps, and says why not elsewhere
   assert.match(why("rollback", "pay", 1, null), /undoes a step/);
   assert.equal(why("do", "fetch", 1, "embed[00813]"), "what is selected ran inside embed[00813]: select that");
 });
+
+test("what stands still has clocks and rows that stand still", () => {
+  const gone = head({ here: false, owner: "a.ipynb, PID 7", alive: false, interrupted: "its kernel is gone", changed: NOW - 600_000 });
+  assert.equal(panel.elapsed(gone, NOW), "2m04s");
+  assert.equal(panel.elapsed(gone, NOW + 60_000), "2m04s");
+  assert.ok(!panel.progress(gone, 14.2).some((part) => /left|\/s/.test(part)));
+  assert.ok(!panel.barShares(gone).some(({ tone }) => tone === "running"));
+  assert.equal(panel.asLeft(row({ state: "running" }), gone).state, "interrupted");
+  assert.equal(panel.asLeft(row({ state: "running" }), head()).state, "running");
+  const group = panel.asLeft(row({ state: "running", counts: { finished: 2, running: 3 }, total: 9, rate: 2 }), gone);
+  assert.deepEqual([group.counts, panel.groupWords(group).note], [{ finished: 2, interrupted: 3 }, "3 interrupted"]);
+});
+
+test("of what nobody can tell from here the panel says where it was last seen, and offers to take it over", () => {
+  const doubtful = head({ here: false, owner: "a.ipynb, PID 7 on other", alive: null, interrupted: "last seen in a.ipynb" });
+  assert.equal(panel.statusWords(doubtful).word, "Last seen elsewhere");
+  assert.equal(panel.controls(doubtful).shown, "resume");
+  assert.equal(panel.statusWords({ ...doubtful, status: "paused", interrupted: null }).word, "Paused");
+});

@@ -40,8 +40,19 @@ class Feed:
             callback(created_seq)
 
 
+class Watch:
+    """Which other engines are looked at, and for whom."""
+
+    def __init__(self) -> None:
+        self.shown: dict[object, tuple] = {}
+
+    def show(self, who, owners) -> None:
+        self.shown[who] = tuple(owners)
+
+
 class FakeEngine:
     def __init__(self) -> None:
+        self.watch = Watch()
         self.uid, self.engine_id, self.feed = "store-1", "engine-1", Feed()
         self.trouble = ""
         self.clock, self.live = ManualClock(seconds(60)), {}

@@ -17,6 +17,7 @@ import pytest
 from nbflow.core.model import Kind
 from nbflow.ids import new_instance_id
 from nbflow.jupyter import fallback, samples
+from nbflow.store.views import instance_view
 from nbflow.values import schemas
 from tests.jupyter.instances import HOSTILE, FakeInstance
 
@@ -262,6 +263,15 @@ def test_of_many_steps_at_most_100_are_shown_open_and_failed_ones_first() -> Non
     assert "step-300" in page
     assert "step-1<" not in page
     assert "201 more steps are not shown" in page
+
+
+def test_what_ran_in_a_kernel_that_is_gone_is_not_told_to_run() -> None:  # S51
+    inst = FakeInstance()
+    inst.write(Kind.DO_STARTED, 2, "load", order=1, attempt=1)
+    _, rows = inst.rows(0, None)
+    for alive, says in ((True, "running"), (False, "interrupted")):
+        view = instance_view(inst.known, here=False, owner_alive=alive)
+        assert f'<td style="text-align:left;padding:1px 9px">{says}</td>' in fallback.html(view, rows, stable=False)
 
 
 def test_the_html_is_at_most_64_kb_whatever_the_outputs_are() -> None:

@@ -8,6 +8,7 @@ from nbflow.core.model import StepKey, StepState, StepType
 from nbflow.errors import UsageError
 from nbflow.jupyter import messages
 from nbflow.jupyter.messages import (
+    AskError,
     AskEvents,
     AskInstances,
     AskLog,
@@ -41,6 +42,7 @@ GOOD = [
     ),
     ({"type": "events", "id": "a", "start": 0, "stop": 9, "steps": False}, AskEvents("a", 0, 9, steps=False)),
     ({"type": "log", "id": "a"}, AskLog("a")),
+    ({"type": "error", "id": "a"}, AskError("a")),
     ({"type": "instances", "id": "a"}, AskInstances("a")),
     ({"type": "plan", "id": "a", "since": "stale", "key": None}, AskPlan("a", Since.STALE, None)),
     ({"type": "open", "id": "a", "instance": 12}, OpenInstance("a", 12)),

@@ -18,6 +18,7 @@ from nbflow.jupyter.display import Display
 from nbflow.jupyter.messages import AskInstances
 from nbflow.jupyter.pace import Pace, Send
 from nbflow.jupyter.panel import Panel, close_all, model_id_for, panel_for
+from nbflow.store.views import instance_view
 from nbflow.values.schemas import check
 from tests.core.stories import START
 from tests.jupyter.instances import HOSTILE, FakeInstance
@@ -570,6 +571,33 @@ def test_a_step_in_full_has_output_error_and_attempts_and_is_found_when_it_has_m
 # -- what goes wrong
 
 
+FRAMES = """Traceback (most recent call last):
+  File "Cell In[2]", line 9, in RunErr.run
+    helper(d)
+  File "Cell In[2]", line 5, in helper
+    return json.loads(d)
+  File "/usr/lib/python3.11/json/__init__.py", line 346, in loads
+    return _default_decoder.decode(s)
+ValueError: no
+JSON
+"""
+
+
+def test_an_error_of_run_says_where_it_was_raised_and_is_told_in_full_when_asked(page) -> None:
+    error = {"type": "ValueError", "message": "no\nJSON", "traceback": FRAMES}
+    page.inst.write(Kind.ERRORED, 2, error=error)
+    [(_, state)] = page.run(0.3, answering=True)
+    assert state["traceback"]
+    assert state["place"] == "Cell In[2], line 5, in helper"
+    assert page.ask(type="error", id="q")["failure"] == error
+
+
+def test_an_instance_without_an_error_has_none_to_tell(page) -> None:
+    assert page.panel.state["place"] == ""
+    answer = page.ask(type="error", id="q")
+    assert (answer["ok"], answer["failure"]) == (True, None)
+
+
 def test_a_failing_send_is_dropped_and_the_state_told_again_later(page) -> None:
     page.run(1, answering=True)
     RecordingComm.broken = True
@@ -648,6 +676,64 @@ def test_clicks_keep_the_subshell_the_page_asked_for() -> None:
     assert routed._reply_subshell_for({}, "subshell-1") == "subshell-1"
     panels._route_clicks(object())
     panels._route_clicks(None)
+
+
+# -- what runs in another kernel
+
+
+class Elsewhere(FakeInstance):
+    """An instance that another engine runs, or ran."""
+
+    alive: bool | None = True
+
+    def view(self):
+        return instance_view(self.known, here=False, owner_alive=self.alive)
+
+
+def test_the_owner_is_looked_at_while_somebody_looks_at_the_panel_and_the_instance_is_unfinished() -> None:  # S52
+    page = Page(Elsewhere())
+    watch = page.inst.engine.watch
+    page.run(2, answering=True)
+    assert watch.shown[page.panel] == (page.inst.known.head.owner,)
+    page.run(30)
+    assert watch.shown[page.panel] == ()
+    page.say(type="heard", seq=1)
+    page.run(1, answering=True)
+    assert watch.shown[page.panel] != ()
+    page.inst.write(Kind.TERMINATED, 3)
+    page.run(1, answering=True)
+    assert watch.shown[page.panel] == ()
+    page.panel.stop()
+    assert watch.shown[page.panel] == ()
+
+
+@pytest.mark.parametrize(("alive", "says"), [(False, "its kernel is gone"), (None, "last seen in")])
+def test_a_panel_is_told_that_the_owner_is_gone_or_cannot_be_seen(alive, says) -> None:  # S51, S52
+    page = Page(Elsewhere())
+    page.run(1, answering=True)
+    page.inst.alive = alive
+    page.inst.engine.feed.publish(0)
+    [(_, state)] = page.run(0.5, answering=True)
+    assert state["head"]["interrupted"].startswith(says)
+    assert snapshot.size(state["head"]) <= snapshot.HEAD_BYTES
+    assert page.inst.engine.watch.shown[page.panel] == ()
+
+
+def test_what_a_kernel_left_at_work_in_order_is_interrupted_too() -> None:  # S51, S54
+    page = Page(Elsewhere())
+    page.run(1, answering=True)
+    page.inst.write(Kind.RELEASED, 2, why="closed")
+    told = page.run(0.5, answering=True)
+    assert told[-1][1]["head"]["interrupted"].startswith("its kernel has ended")
+    page.inst.write(Kind.CLAIMED, 3, by="register")
+
+
+def test_a_click_on_what_nobody_runs_is_answered_by_who_will_go_on() -> None:
+    page = Page(Elsewhere())
+    page.inst.alive = False
+    told = page.ask(type="command", control="resume", id="c", engine="engine-1")
+    assert told["ok"]
+    assert told["note"].startswith("nobody runs it now, it goes on when")
 
 
 # -- the two outputs

@@ -30,6 +30,7 @@
  * @property {{done: number, total: number | null, running: number, retrying: number, failed: number} | null} [work] with the
  *   items of maps counted in place of the maps; total is null where nobody knows yet
  * @property {string | null} [rollback] how it ended
+ * @property {string | null} [undone] what resuming runs again, where steps were undone
  * @property {boolean | null} [same] whether the cell's code is the one that ran last
  * @property {[string, string, number | null] | null} sleeping
  * @property {string | null} interrupted
@@ -73,6 +74,8 @@
  * @property {number} created
  * @property {string} params
  * @property {string} output
+ * @property {boolean} [traceback] the instance's error can be asked for in full
+ * @property {string} [place] where in the user's code it was raised
  * @property {Head} head
  * @property {Wait[]} waits
  * @property {{start: number, total: number, items: Row[]}} rows
@@ -165,11 +168,42 @@ export function thousands(n) {
  * @returns {{icon: string, word: string, tone: string}}
  */
 export function statusWords(head) {
-  const orphan = !FINISHED.includes(head.status) && head.status !== "paused" && !head.here && Boolean(head.owner) && head.alive === false;
-  if (orphan || (head.interrupted !== null && head.interrupted !== undefined)) {
+  const elsewhere = !FINISHED.includes(head.status) && head.status !== "paused" && !head.here && Boolean(head.owner);
+  if (elsewhere && head.alive === null) return { icon: "interrupted", word: "Last seen elsewhere", tone: "orange" };
+  if ((elsewhere && head.alive === false) || (head.interrupted !== null && head.interrupted !== undefined)) {
     return { icon: "interrupted", word: "Interrupted", tone: "orange" };
   }
   return lifeWords(head);
+}
+
+/**
+ * Whether nothing of it goes on as far as anybody here can tell: its clocks stand still.
+ * @param {Head} head
+ */
+function standsStill(head) {
+  return statusWords(head).icon === "interrupted";
+}
+
+/**
+ * The moment up to which clocks have run: now, or when the last was heard of an instance that stands still.
+ * @param {Head} head
+ * @param {number} now
+ */
+export function runUntil(head, now) {
+  return standsStill(head) ? (head.changed ?? now) : now;
+}
+
+/**
+ * A row as it stands: what ran in a kernel that is gone does not run any more.
+ * @param {Row} row
+ * @param {Head} head
+ * @returns {Row}
+ */
+export function asLeft(row, head) {
+  if (!standsStill(head)) return row;
+  const left = { ...row, state: row.state === "running" ? "interrupted" : row.state, rate: 0 };
+  const { running, ...counts } = row.counts ?? {};
+  return running ? { ...left, counts: { ...counts, interrupted: (counts.interrupted ?? 0) + running } } : left;
 }
 
 /**
@@ -191,7 +225,7 @@ function lifeWords({ status, waiting = 0, sleeping = null }) {
 export function elapsed(head, now) {
   if (head.started === null || head.started === undefined) return "";
   if (head.ended) return duration(head.ended - head.started);
-  return duration(now - head.started, true);
+  return duration(runUntil(head, now) - head.started, true);
 }
 
 /**
@@ -289,7 +323,7 @@ export function progress(head, rate) {
   counted(head.replayed, "from history");
   counted(head.unreached, "not reached by the present code");
   counted(head.stale ?? 0, "stale");
-  if (!finished && rate !== null && head.status === "running") {
+  if (!finished && rate !== null && head.status === "running" && !standsStill(head)) {
     parts.push(pace(rate));
     const open = total === null ? 0 : total - done;
     if (open >= 3) parts.push(`about ${duration((open / rate) * 1000)} left`);
@@ -338,7 +372,7 @@ export function barShares(head) {
     { tone: "done", share: (work.done - replayed) / total },
     { tone: "failed", share: work.failed / total },
     { tone: "retrying", share: work.retrying / total },
-    { tone: "running", share: work.running / total },
+    { tone: "running", share: standsStill(head) ? 0 : work.running / total },
     { tone: "waiting", share: head.waiting / total },
   ].filter((segment) => segment.share > 0);
 }
@@ -1524,7 +1558,7 @@ function click(panel, button, message, done = () => {}) {
   };
   const answered = (/** @type {any} */ answer) => {
     restore();
-    panel.notice(answer.ok ? "" : String(answer.error));
+    panel.notice(String((answer.ok ? answer.note : answer.error) ?? ""));
     done(answer);
   };
   panel.link.ask({ ...message, engine: panel.link.engine ?? "" }, answered, late);
@@ -1592,7 +1626,7 @@ class Header {
     top.append(title, this.status, this.buttons);
     const line = make("div", "nbf-line");
     line.append(this.counts, this.code, this.params);
-    this.root.append(top, this.stopping.root, this.restarting.strip.root, line, this.bar);
+    this.root.append(top, this.resuming.root, this.stopping.root, this.restarting.strip.root, line, this.bar);
   }
 
   makeControls() {
@@ -1610,13 +1644,26 @@ class Header {
     this.buttons.append(this.retry, this.pause, this.resume, this.stop, this.restart, this.close);
     for (const [button, control] of /** @type {const} */ ([
       [this.pause, "pause"],
-      [this.resume, "resume"],
       [this.retry, "retry_now"],
     ])) {
       button.addEventListener("click", () => click(panel, button, { type: "command", control }));
     }
-    this.stopping = new Strip(this.stop, "Stop", () => this.restarting.strip.open(false));
-    this.restarting = new RestartMenu(panel, this.restart, () => this.stopping.open(false));
+    const alone = (/** @type {Strip} */ opened) => [this.stopping, this.restarting.strip, this.resuming].forEach((strip) => strip !== opened && strip.open(false));
+    this.stopping = new Strip(this.stop, "Stop", () => alone(this.stopping));
+    this.restarting = new RestartMenu(panel, this.restart, () => alone(this.restarting.strip));
+    this.resuming = new Strip(this.resume, "Resume", () => alone(this.resuming));
+    const resume = (/** @type {HTMLElement} */ button) =>
+      click(panel, button, { type: "command", control: "resume" }, (answer) => answer.ok && this.resuming.open(false));
+    this.resume.addEventListener("click", () => {
+      const asks = panel.state().head.undone && this.resume.getAttribute("aria-disabled") !== "true";
+      if (asks) this.resuming.open(Boolean(this.resuming.root.hidden));
+      else resume(this.resume);
+    });
+    this.goOn = makeButton("Resume", "", "nbf-danger");
+    this.goOn.addEventListener("click", () => resume(this.goOn));
+    const leave = makeButton("Cancel");
+    leave.addEventListener("click", () => this.resuming.open(false));
+    this.resuming.answers.append(this.goOn, leave);
     this.terminate = makeButton("Terminate", "", "nbf-danger");
     this.rollback = makeButton("Terminate and roll back", "", "nbf-reject");
     const keep = makeButton("Keep it");
@@ -1678,6 +1725,7 @@ class Header {
     for (const [button, reason] of /** @type {const} */ ([
       [this.pause, can.pause],
       [this.resume, can.resume],
+      [this.goOn, can.resume],
       [this.retry, can.retry_now],
       [this.stop, can.terminate],
       [this.terminate, can.terminate],
@@ -1687,6 +1735,9 @@ class Header {
       if (button && !button.dataset.sending) setReason(button, unheard || reason);
     }
     if (can.terminate) this.stopping.open(false);
+    if (!head.undone) this.resuming.open(false);
+    setAttribute(this.resume, "aria-expanded", head.undone ? String(!this.resuming.root.hidden) : null);
+    setText(this.resuming.question, `Resume ${this.panel.state().id}? ${head.undone ?? ""}.`);
     this.restarting.update(unheard || can.restart);
   }
 
@@ -2513,10 +2564,12 @@ class StepList {
 
   /**
    * @param {ReturnType<StepList["makeRow"]>} parts
-   * @param {Row} row
+   * @param {Row} told
    * @param {number} now
    */
-  fillRow(parts, row, now) {
+  fillRow(parts, told, now) {
+    const { head } = this.panel.state();
+    const row = asLeft(told, head);
     const { icon, tone, text } = row.counts ? { ...stepWords(row, now), text: groupWords(row).count } : stepWords(row, now);
     setIcon(parts.icon, icon);
     parts.root.dataset.tone = tone;
@@ -2526,16 +2579,16 @@ class StepList {
     const name = row.counts && !row.key[2] ? row.key[1] : stepName(row.key);
     setText(parts.name, name);
     setAttribute(parts.title, "title", name);
-    const told = progressWords(row.progress);
-    const shares = row.counts ? groupShares(row) : told?.share !== undefined && told?.share !== null ? [{ tone: "running", share: told.share }] : [];
+    const far = progressWords(row.progress);
+    const shares = row.counts ? groupShares(row) : far?.share !== undefined && far?.share !== null ? [{ tone: "running", share: far.share }] : [];
     drawShares(parts.bar, shares);
     parts.bar.classList.toggle("nbf-on", shares.length > 0);
-    setText(parts.words, told ? told.text : text);
+    setText(parts.words, far ? far.text : text);
     setText(parts.note, row.counts ? groupWords(row).note : (row.note ?? ""));
-    setText(parts.time, stepTime(row, now));
+    setText(parts.time, stepTime(row, runUntil(head, now)));
     if (this.panel.unheard()) setReason(parts.retry, this.panel.unheard());
     else if (!parts.retry.dataset.sending) setReason(parts.retry, "");
-    if (this.timeline.on) this.timeline.fill(parts.chart, row, now);
+    if (this.timeline.on) this.timeline.fill(parts.chart, row, runUntil(head, now));
   }
 
   /** @param {number} now */
@@ -2671,7 +2724,7 @@ class Axis {
     const { head, created } = this.panel.state();
     const starts = known.map(({ row }) => row.started).filter((one) => typeof one === "number");
     const begun = Math.min(...[head.started ?? created ?? now, ...starts].map(Number));
-    const end = Math.max(head.ended ?? now, begun + 1);
+    const end = Math.max(head.ended ?? runUntil(head, now), begun + 1);
     this.whole = [begun, end + (end - begun) * 0.02];
     const shown = this.shown();
     const marks = ticks(shown, begun);
@@ -2838,14 +2891,16 @@ class StepDetail {
   /** @param {number} now */
   tick(now) {
     if (!this.row) return;
-    const { icon, tone, text } = stepWords(this.row, now);
+    const { head } = this.panel.state();
+    const row = asLeft(this.row, head);
+    const { icon, tone, text } = stepWords(row, now);
     setIcon(this.icon, icon);
     this.top.dataset.tone = tone;
     setText(this.title, stepName(this.row.key));
     setAttribute(this.title, "title", stepName(this.row.key));
     const told = progressWords(this.row.progress);
-    const items = isMap(this.row) ? groupWords(this.row) : null;
-    setText(this.words, [text, items?.count, items?.note, told?.text, stepTime(this.row, now)].filter(Boolean).join(" · "));
+    const items = isMap(row) ? groupWords(row) : null;
+    setText(this.words, [text, items?.count, items?.note, told?.text, stepTime(row, runUntil(head, now))].filter(Boolean).join(" · "));
     show(this.retry, this.row.state === "retrying");
     show(this.again, noRestartFrom(this.row) === "");
     const unheard = this.panel.unheard();
@@ -3166,7 +3221,7 @@ function heatMap({ heat = [], caption }) {
   return canvas;
 }
 
-/** The instance's own outcome: its error, what it was interrupted by, who runs it, its output. */
+/** The instance's own outcome: its error, in full where it is opened, what it was interrupted by, who runs it, its output. */
 class Outcome {
   /** @param {Panel} panel */
   constructor(panel) {
@@ -3174,11 +3229,51 @@ class Outcome {
     this.root = make("div", "nbf-outcome");
     this.icon = makeIcon("done");
     this.text = make("div", "nbf-result");
-    this.root.append(this.icon, this.text);
+    this.place = make("div", "nbf-place");
+    this.more = makeButton("Traceback", "", "nbf-small");
+    this.whole = make("div", "nbf-whole", "", { id: panel.uid("error"), role: "group", "aria-label": "Error", tabindex: "0" });
+    this.more.setAttribute("aria-controls", this.whole.id);
+    this.more.addEventListener("click", () => this.open(Boolean(this.whole.hidden)));
+    const line = make("div", "nbf-outcome-line");
+    line.append(this.icon, this.text, this.place, this.more);
+    this.root.append(line, this.whole);
+    /** What `whole` shows, or has asked for. */
+    this.asked = "";
+    this.open(false);
+  }
+
+  /** @param {boolean} open */
+  open(open) {
+    show(this.whole, open);
+    this.more.setAttribute("aria-expanded", String(open));
+    if (open) return this.ask();
+    this.asked = "";
+    this.whole.replaceChildren();
+  }
+
+  /** Ask for the error in full, where it is not the one that is shown. */
+  ask() {
+    const { head } = this.panel.state();
+    const mark = JSON.stringify([head.error, head.ended]);
+    if (mark === this.asked) return;
+    this.asked = mark;
+    this.whole.replaceChildren(make("div", "nbf-empty", "loading…"));
+    this.panel.link.ask(
+      { type: "error" },
+      (answer) => {
+        if (mark !== this.asked) return;
+        if (answer.ok && answer.failure) this.whole.replaceChildren(...errorParts(answer.failure));
+        else this.whole.replaceChildren(make("div", "nbf-empty", answer.ok ? "this error is gone" : String(answer.error)));
+      },
+      () => {
+        if (mark === this.asked) this.whole.replaceChildren(make("div", "nbf-empty", "No answer from the kernel yet: busy, or restarted."));
+        this.asked = "";
+      },
+    );
   }
 
   update() {
-    const { head, output } = this.panel.state();
+    const { head, output, traceback, place } = this.panel.state();
     let line = { icon: "", tone: "", text: "" };
     if (head.error) line = { icon: "failed", tone: "red", text: `${head.error.type}: ${head.error.message}` };
     else if (head.held) line = { icon: "interrupted", tone: "orange", text: `the workflow loop is held by ${head.held}` };
@@ -3192,6 +3287,10 @@ class Outcome {
     this.root.dataset.tone = line.tone;
     setIcon(this.icon, line.icon);
     setText(this.text, line.text);
+    setText(this.place, head.error ? (place ?? "") : "");
+    show(this.more, Boolean(head.error && traceback));
+    if (!head.error) this.open(false);
+    else if (!this.whole.hidden) this.ask();
   }
 }
 
@@ -3569,7 +3668,7 @@ function render({ model, el }, from = {}) {
     body.tick(now);
     if (live && from.resume) {
       from.resume = false;
-      click(panel, header.resume, { type: "command", control: "resume" });
+      header.resume.click();
     }
   }
 
