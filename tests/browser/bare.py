@@ -8,6 +8,7 @@ from playwright.sync_api import Page
 
 STATIC = Path(__file__).resolve().parents[2] / "nbflow" / "jupyter" / "static"
 NOW = 1_890_000_000_000  # what the page's clock says where a test installs one
+SETTLED = 700  # milliseconds after which what has appeared takes clicks
 
 # Answers as panel.py does. `silent` keeps answers back; `rowOf` makes row n of a large instance.
 KERNEL = """

@@ -90,6 +90,8 @@ const SILENCE_MS = 15000;
 const HEARD_MS = 2000;
 const SPOKEN_MS = 2000;
 const REFRESH_MS = 500;
+const SETTLED_MS = 600;
+const NEAR_PX = 8;
 
 // ---------------------------------------------------------------------------------------------------------------- words
 
@@ -1473,6 +1475,196 @@ class Link {
   }
 }
 
+// ---------------------------------------------------------------------------------------------------------------- hands
+
+const CONTROLS = "button, input, select, textarea, label, summary";
+const FOCUSABLE = "button, input, select, textarea, summary, [tabindex]";
+
+/** Where the focus goes from what is gone, for an element or all inside of it. @type {WeakMap<Element, () => HTMLElement | null | undefined>} */
+const successors = new WeakMap();
+
+/** @param {Element | null | undefined} node */
+function isShown(node) {
+  return Boolean(node?.isConnected) && (node?.checkVisibility?.() ?? true);
+}
+
+/**
+ * @typedef {object} Meaning what a press at some place means
+ * @property {Element | null} control
+ * @property {Element | null} row
+ * @property {string} of the step or instance that it is about: rows are drawn again for others
+ * @property {string} label
+ */
+
+/**
+ * @param {unknown} target
+ * @returns {Meaning}
+ */
+function meaning(target) {
+  const node = target instanceof Element ? target : null;
+  const found = node?.closest(CONTROLS) ?? null;
+  const control = found instanceof HTMLLabelElement ? (found.control ?? found) : found;
+  const about = /** @type {HTMLElement | null} */ (node?.closest("[data-of]") ?? null);
+  const label = control?.getAttribute("aria-label") ?? control?.textContent ?? "";
+  return { control, row: node?.closest(".nbf-row") ?? null, of: about?.dataset.of ?? "", label };
+}
+
+/**
+ * @param {Meaning} a
+ * @param {Meaning} b
+ */
+function sameMeaning(a, b) {
+  if (a.of !== b.of || Boolean(a.control) !== Boolean(b.control)) return false;
+  return a.control ? a.control === b.control || (a.of !== "" && a.label === b.label) : a.row === b.row;
+}
+
+/**
+ * Keeps presses and the focus with what they were meant for, while the panel changes under them.
+ *
+ * A press counts for one control once: the second half of a double click and a held key do nothing to another control than the
+ * one where they began, and what has taken the place under a resting pointer, or was given the focus, takes no press in its
+ * first 0.6 s. When what has the focus is gone, its successor gets it, never the page.
+ */
+class Hands {
+  /**
+   * @param {HTMLElement} root
+   * @param {() => HTMLElement} last where the focus goes when nothing is nearer
+   */
+  constructor(root, last) {
+    this.root = root;
+    this.last = last;
+    /** @type {{x: number, y: number} | null} */
+    this.at = null;
+    /** @type {{x: number, y: number} | null} Where the pointer has come to rest. */
+    this.rest = null;
+    this.under = this.first = this.pressed = meaning(null);
+    /** When that took the place of something else. */
+    this.since = 0;
+    /** @type {HTMLElement | null} */
+    this.held = null;
+    /** @type {HTMLElement[]} */
+    this.path = [];
+    /** @type {{control: Element | null, at: number}} */
+    this.given = { control: null, at: 0 };
+    for (const kind of ["pointermove", "pointerdown"]) root.addEventListener(kind, (event) => this.moved(/** @type {PointerEvent} */ (event)), true);
+    root.addEventListener("pointerleave", (event) => {
+      if (event.pointerType === "mouse") this.at = this.rest = null;
+    });
+    root.addEventListener("click", (event) => this.clicked(event), true);
+    root.addEventListener("keydown", (event) => this.keyed(event), true);
+    root.addEventListener("focusin", (event) => this.took(/** @type {HTMLElement} */ (event.target)));
+    root.addEventListener("focusout", (event) => this.left(event));
+    this.observer = new MutationObserver(() => this.look());
+    this.observer.observe(root, { subtree: true, childList: true, attributes: true });
+  }
+
+  close() {
+    this.observer.disconnect();
+  }
+
+  page() {
+    return /** @type {Document | ShadowRoot} */ (this.root.getRootNode());
+  }
+
+  /** @param {PointerEvent} event */
+  moved(event) {
+    this.at = { x: event.clientX, y: event.clientY };
+    if (!this.rest || Math.hypot(this.at.x - this.rest.x, this.at.y - this.rest.y) > NEAR_PX) {
+      this.rest = this.at;
+      this.since = 0;
+    }
+    this.under = meaning(event.target);
+  }
+
+  /** @param {MouseEvent} event */
+  clicked(event) {
+    const target = meaning(event.target);
+    const now = Date.now();
+    let stray = Boolean(target.control?.closest("[data-new]") && target.control.getAttribute("aria-disabled"));
+    if (event.detail === 1) this.first = target;
+    if (event.detail > 1) stray ||= !sameMeaning(target, this.first);
+    if (event.detail > 0) stray ||= Boolean(target.control && this.rest && now - this.since < SETTLED_MS);
+    else stray ||= Boolean(target.control && target.control === this.given.control && now - this.given.at < SETTLED_MS);
+    if (stray && (target.control || target.row)) stop(event);
+  }
+
+  /** @param {KeyboardEvent} event */
+  keyed(event) {
+    if (event.key !== "Enter" && event.key !== " ") return;
+    const target = meaning(event.target);
+    if (!event.repeat) this.pressed = target;
+    else if (target.control?.matches("button") && !sameMeaning(target, this.pressed)) stop(event);
+  }
+
+  /** @param {HTMLElement} node */
+  took(node) {
+    this.held = node;
+    this.path = [];
+    for (let at = node.parentElement; at && at !== this.root; at = at.parentElement) this.path.push(at);
+  }
+
+  /** @param {FocusEvent} event */
+  left(event) {
+    const { held } = this;
+    if (event.relatedTarget) return void (this.held = null);
+    // Somebody has clicked beside it, unless it is gone or the whole window has lost the focus.
+    queueMicrotask(() => {
+      if (this.held === held && isShown(held) && this.page().activeElement !== held) this.held = null;
+    });
+  }
+
+  /** Something of the panel has changed: is it still what the pointer rests on, and is what had the focus still there? */
+  look() {
+    if (this.at) {
+      const under = meaning(this.within(this.page().elementFromPoint(this.at.x, this.at.y)));
+      if (!sameMeaning(under, this.under)) this.since = Date.now();
+      this.under = under;
+    }
+    const { held } = this;
+    if (!held || isShown(held)) return;
+    const active = this.page().activeElement;
+    if (active && active !== held && active !== document.body && active !== document.documentElement) this.held = null;
+    else this.pass();
+  }
+
+  /** @param {Element | null} node */
+  within(node) {
+    return node && this.root.contains(node) ? node : null;
+  }
+
+  /** Give the focus on. */
+  pass() {
+    const next = this.successor();
+    this.held = null;
+    if (!next) return;
+    next.focus({ preventScroll: true });
+    this.given = { control: meaning(next).control, at: Date.now() };
+  }
+
+  /** @returns {HTMLElement | null} */
+  successor() {
+    const lost = /** @type {HTMLElement} */ (this.held);
+    for (const node of [lost, ...this.path]) {
+      const next = successors.get(node)?.();
+      if (isShown(next)) return next ?? null;
+    }
+    const was = meaning(lost);
+    for (const inside of this.path.filter(isShown)) {
+      const others = /** @type {HTMLElement[]} */ ([...inside.querySelectorAll(FOCUSABLE)]).filter((node) => isShown(node) && node.tabIndex >= 0);
+      const again = others.find((node) => node.tagName === lost.tagName && meaning(node).label === was.label && meaning(node).of === was.of);
+      const next = again ?? (inside.tabIndex >= 0 ? inside : others[0]);
+      if (next) return next;
+    }
+    return isShown(this.root) ? this.last() : null;
+  }
+}
+
+/** @param {Event} event */
+function stop(event) {
+  event.preventDefault();
+  event.stopImmediatePropagation();
+}
+
 // --------------------------------------------------------------------------------------------------------- parts of the page
 
 /** One line a person hears: polite at most each 2 s, assertive at once. */
@@ -1506,6 +1698,7 @@ class Speaker {
  * @property {() => string} unheard why no click can work now, "" where one can
  * @property {(text: string) => void} notice
  * @property {(id: string) => string} uid
+ * @property {() => HTMLElement} next what is to be answered next, else the list
  */
 
 /**
@@ -1628,6 +1821,8 @@ class Header {
     ])) {
       button.addEventListener("click", () => click(panel, button, { type: "command", control }));
     }
+    const other = () => [this.pause, this.resume].find(isShown);
+    for (const button of [this.pause, this.resume, this.retry]) successors.set(button, other);
     this.stopping = new Strip(this.stop, "Stop", () => this.restarting.strip.open(false));
     this.restarting = new RestartMenu(panel, this.restart, () => this.stopping.open(false));
     this.terminate = makeButton("Terminate", "", "nbf-danger");
@@ -2049,6 +2244,12 @@ class Banner {
     this.box = this.makeBox(wait);
     this.root.append(this.actions, this.box);
     if (!form) this.open(true, false);
+    successors.set(this.root, panel.next);
+    setAttribute(this.root, "data-new", "");
+    setTimeout(() => {
+      setAttribute(this.root, "data-new", null);
+      this.update(panel.link.now());
+    }, SETTLED_MS);
   }
 
   /** @param {Form} form */
@@ -2128,17 +2329,16 @@ class Banner {
     });
   }
 
-  focus() {
-    (this.form?.first() ?? this.deciding.find((button) => button.offsetParent !== null) ?? this.other).focus();
+  first() {
+    return this.form?.first() ?? this.deciding.find(isShown) ?? this.other;
   }
 
   /** @param {number} now */
   update(now) {
     const gone = this.wait.due !== null && now >= this.wait.due;
-    const unheard = this.panel.unheard();
-    for (const button of this.deciding) {
-      if (!button.dataset.sending) setReason(button, unheard || (gone ? "its time is over" : ""));
-    }
+    const fresh = this.root.hasAttribute("data-new") ? "it has just appeared" : "";
+    const reason = this.panel.unheard() || (gone ? "its time is over" : fresh);
+    for (const button of this.deciding) if (!button.dataset.sending) setReason(button, reason);
     this.tick(now);
   }
 
@@ -2187,8 +2387,9 @@ class Banners {
     setText(this.more, more > 0 ? `${thousands(more)} more ${more === 1 ? "wait is" : "waits are"} open` : "");
   }
 
-  focus() {
-    this.shown.values().next().value?.focus();
+  /** @returns {HTMLElement | undefined} where the first of them is answered */
+  first() {
+    return this.shown.values().next().value?.first();
   }
 }
 
@@ -2532,6 +2733,7 @@ class StepList {
   fillRow(parts, row, now) {
     const { icon, tone, text } = row.counts ? { ...stepWords(row, now), text: groupWords(row).count } : stepWords(row, now);
     setIcon(parts.icon, icon);
+    setAttribute(parts.root, "data-of", JSON.stringify(row.key));
     parts.root.dataset.tone = tone;
     parts.root.dataset.state = row.state;
     parts.root.dataset.group = String(Boolean(row.counts));
@@ -3336,7 +3538,7 @@ class HistoryView {
   /** @param {any} one */
   line(one) {
     const now = this.panel.link.now();
-    const line = make("tr", one.this ? "nbf-this" : "");
+    const line = make("tr", one.this ? "nbf-this" : "", "", { "data-of": String(one.seq) });
     const { icon, word, tone } = instanceWords(one);
     const status = make("td", "nbf-status", "", { "data-tone": tone });
     status.append(makeIcon(icon), make("span", "", word));
@@ -3476,7 +3678,7 @@ function holdKeys(root, body, banners) {
     if (event.key === "/") {
       if (body.view !== "Steps" && body.view !== "Timeline") body.choose("Steps");
       body.list.filter.focus();
-    } else if (event.key === "a") banners.focus();
+    } else if (event.key === "a") banners.first()?.focus();
     else return;
     event.preventDefault();
   });
@@ -3511,6 +3713,7 @@ function render({ model, el }, from = {}) {
       show(notice, text !== "");
     },
     uid: (id) => `${prefix}-${id}`,
+    next: () => banners.first() ?? (isShown(body.list.grid) ? body.list.grid : /** @type {HTMLElement} */ (body.tabs.chosen())),
   };
   const root = make("section", "nbflow", "", { "aria-label": `Workflow ${state.workflow}, instance ${state.id}` });
   const header = new Header(panel);
@@ -3519,6 +3722,7 @@ function render({ model, el }, from = {}) {
   const body = new Body(panel, header, openInstance);
   if (from.back) root.append(makeBack(from.back));
   root.append(header.root, stale, notice, banners.root, outcome.root, body.root, speaker.polite, speaker.assertive);
+  const hands = new Hands(root, panel.next);
   holdKeys(root, body, banners);
   header.close.addEventListener("click", () => (from.back ? from.back() : closePanel()));
   el.append(root);
@@ -3534,6 +3738,8 @@ function render({ model, el }, from = {}) {
     inner = null;
     clearInterval(timer);
     unwatch();
+    hands.close();
+    if (root.contains(hands.page().activeElement)) /** @type {HTMLElement | null} */ (el.closest("[tabindex]"))?.focus();
     link.close();
     model.off("change:state", onState);
     model.off("msg:custom", onMessage);
