@@ -263,7 +263,7 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
         try:
             message = parse(content)
         except NbflowError as error:
-            self._answer(reply_id(content), error=str(error))
+            self._refuse(reply_id(content), error)
             return
         self._hear()
         match message:
@@ -320,12 +320,15 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
                     pass
                 case _:
                     self._answer(message_id, **answers.answer(self._inst, message, self._version))
-        except UnfitPayloadError as error:
-            self._answer(message_id, error=str(error), fields=snapshot.plain(error.problems, 500))
         except NbflowError as error:
-            self._answer(message_id, error=str(error))
+            self._refuse(message_id, error)
         except Exception as error:  # noqa: BLE001 - the page is told, whatever it was
             self._answer(message_id, error=f"{type(error).__name__}: {error}")
+
+    def _refuse(self, message_id: str | None, error: NbflowError) -> None:
+        """Say why nothing was done; of a payload also which of its fields are the cause."""
+        fields = {"fields": snapshot.plain(error.problems, 500)} if isinstance(error, UnfitPayloadError) else {}
+        self._answer(message_id, error=str(error), **fields)
 
     def _answer(self, message_id: str | None, *, error: str | None = None, **more: Any) -> None:
         content: dict[str, Any] = {"type": "answer", "id": message_id, "ok": error is None, **more}

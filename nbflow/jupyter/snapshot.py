@@ -130,10 +130,10 @@ def state_json(view: InstanceView, page: Page, *, engine: str, seq: int, now: da
     return state
 
 
-def wait_json(step: StepView) -> dict[str, Any]:
-    """An open wait: what the banner asks."""
+def wait_json(step: StepView, limit: int = _SCHEMA_BYTES) -> dict[str, Any]:
+    """An open wait: what the banner asks; its schema as the text of its JSON, in which every number stays as it is."""
     prompt = UNSAFE_IN_LINES.sub("�", step.prompt or "")
-    schema = plain(step.schema)
+    schema = None if step.schema is None else json.dumps(plain(step.schema, exact=True), ensure_ascii=False)
     return {
         "name": plain(step.name),
         "count": step.count,
@@ -141,7 +141,7 @@ def wait_json(step: StepView) -> dict[str, Any]:
         "prompt": prompt if len(prompt) <= _PROMPT else f"{prompt[: _PROMPT - 1]}…",
         "due": millis(step.due_at),
         "since": millis(step.started_at),
-        "schema": schema if schema is None or size(schema) <= _SCHEMA_BYTES else {},
+        "schema": schema if schema is None or len(schema.encode()) <= limit else "{}",
     }
 
 
@@ -230,8 +230,12 @@ def millis(at: datetime | None) -> int | None:
     return None if at is None else round(at.timestamp() * 1000)
 
 
-def plain(value: Any, limit: int = 1 << 20) -> Any:
-    """Make *value* something that JSON and a page can hold: no lone surrogates, no nan, long texts cut."""
+def plain(value: Any, limit: int = 1 << 20, *, exact: bool = False) -> Any:
+    """Make *value* something that JSON and a page can hold: no lone surrogates, no nan, long texts cut.
+
+    Args:
+        exact: whole numbers stay such, however large: for what goes to the page as a text.
+    """
     match value:
         case None | bool():
             return value
@@ -239,12 +243,12 @@ def plain(value: Any, limit: int = 1 << 20) -> Any:
             text = value if len(value) <= limit else f"{value[: limit - 1]}…"
             return text.encode("utf-8", "replace").decode()
         case int():
-            return value if abs(value) <= 2**53 else str(value)
+            return value if exact or abs(value) <= 2**53 else str(value)
         case float():
             return value if math.isfinite(value) else repr(value)
         case Mapping():
-            return {plain(str(name), 1_000): plain(item, limit) for name, item in value.items()}
+            return {plain(str(name), 1_000): plain(item, limit, exact=exact) for name, item in value.items()}
         case list() | tuple():
-            return [plain(item, limit) for item in value]
+            return [plain(item, limit, exact=exact) for item in value]
         case _:
             return plain(str(value), limit)

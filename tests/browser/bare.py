@@ -1,5 +1,6 @@
 """The panel alone in an empty page, with a kernel made of a few lines: quick, and any state can be shown."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -89,7 +90,8 @@ def group(index: int, name: str, counts: dict[str, int], **more: Any) -> dict[st
 
 def wait(**more: Any) -> dict[str, Any]:
     asked = {"name": "ask the editor", "count": 1, "event": "approval", "prompt": "Publish?", "due": NOW + 86_400_000}
-    return {**asked, "since": NOW, "schema": None, **more}
+    schema = more.pop("schema", None)
+    return {**asked, "since": NOW, "schema": None if schema is None else json.dumps(schema), **more}
 
 
 def state(rows: list[dict], waits: list[dict] | None = None, **more: Any) -> dict[str, Any]:

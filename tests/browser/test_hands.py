@@ -29,7 +29,9 @@ def sent(page: Page, kind: str) -> list[dict]:
 
 def gate(number: int, **more: Any) -> dict:
     asked = wait(name=f"gate {number}", prompt=f"Drop database {number}?", since=NOW + number)
-    return state([row(0, "load", "finished", ended=NOW)], [asked], seq=10 + number, head=head(status="waiting", waiting=1), **more)
+    return state(
+        [row(0, "load", "finished", ended=NOW)], [asked], seq=10 + number, head=head(status="waiting", waiting=1), **more
+    )
 
 
 def press(page: Page, place: Locator, *, count: int = 1) -> tuple[float, float]:
@@ -155,10 +157,6 @@ def test_enter_pressed_twice_or_held_answers_one_question(page) -> None:
 
 
 # -- focus
-
-
-def focused(page: Page) -> str:
-    return page.evaluate("document.activeElement.innerText || document.activeElement.className || document.activeElement.tagName")
 
 
 def test_the_focus_goes_from_pause_to_resume_and_back(page) -> None:

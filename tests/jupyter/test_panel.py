@@ -301,6 +301,12 @@ def test_no_text_of_a_user_keeps_a_state_or_a_detail_from_being_sent(hostile) ->
         assert answer["step"]["row"]["state"] == "finished"
 
 
+def test_the_numbers_of_a_schema_reach_the_page_to_the_last_digit(page) -> None:
+    page.inst.wait_for("ask", 1, schema={"type": "integer", "default": 2**60 + 1, "minimum": 1.0})
+    [state] = [message for _, message in page.run(0.2) if message["type"] == "state"]
+    assert json.loads(state["waits"][0]["schema"])["default"] == 2**60 + 1
+
+
 # -- clicks
 
 
@@ -308,14 +314,14 @@ def command(**more) -> dict:
     return {"type": "command", "id": "c1", "engine": "engine-1", **more}
 
 
-def decide(**more) -> dict:
+def decide(payload: object = None, **more) -> dict:
     return {
         "type": "decide",
         "id": "d1",
         "engine": "engine-1",
         "name": "ask",
         "count": 1,
-        "payload": {"approved": True},
+        "payload": json.dumps(payload or {"approved": True}),
         **more,
     }
 
@@ -476,7 +482,7 @@ def test_no_message_however_large_deep_or_foreign_does_anything_or_takes_long(pa
     ]
     contents += [{"type": "heard", "seq": 10**5_000}, {"type": "hello", "id": "a", **{str(n): n for n in range(300_000)}}]
     contents += [{**command(id="p", control="pause"), "engine": "another-engine"}]
-    for payload in (deep, huge, [0] * 2_000_000, 10**10_000, {"a": {"b": [deep]}}):
+    for payload in (deep, huge, [0] * 2_000_000, 10**10_000, {"a": {"b": [deep]}}, "[" * 500_000, "9" * 900_000):
         contents.append({"type": "decide", "id": "d", "engine": "engine-1", "name": "ask", "count": 1, "payload": payload})
     raw = [*RAW, *({"content": {"data": {"method": "custom", "content": content}}} for content in contents)]
     began, esm, state = time.process_time(), page.panel._esm, page.panel.state

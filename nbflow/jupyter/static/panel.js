@@ -62,7 +62,10 @@
  * @property {boolean} [unreached] recorded, and the present code does not call it
  * @property {boolean} [open] of a group: its steps follow
  */
-/** @typedef {{name: string, count: number, event: string, prompt: string, due: number | null, since: number, schema: any}} Wait */
+/**
+ * @typedef {{name: string, count: number, event: string, prompt: string, due: number | null, since: number, schema: string | null}} Wait
+ *   `schema` is the text of its JSON
+ */
 /**
  * @typedef {object} State
  * @property {number} seq
@@ -398,18 +401,53 @@ export function skeleton(schema, depth = 0, root = schema) {
   return kinds[/** @type {keyof typeof kinds} */ (part.type)] ?? null;
 }
 
+/** Part of a JSON text, kept as it was written: a number that JavaScript would change, or what somebody has typed. */
+export class Exact {
+  /** @param {string} text */
+  constructor(text) {
+    this.text = text;
+  }
+
+  toString() {
+    return this.text;
+  }
+
+  valueOf() {
+    return Number(this.text);
+  }
+}
+
+const TOKENS = /"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?/g;
+
 /**
- * What the JSON box holds.
+ * What a JSON text holds, each number that JavaScript would change as it is written.
  * @param {string} text
  * @returns {{ok: true, payload: any} | {ok: false, error: string}}
  */
 export function readPayload(text) {
   if (!text.trim()) return { ok: true, payload: null };
   try {
-    return { ok: true, payload: JSON.parse(text) };
+    JSON.parse(text);
+    const name = unique();
+    const marked = text.replaceAll(TOKENS, (token) => (token[0] === '"' || String(Number(token)) === token ? token : `{"${name}":"${token}"}`));
+    const restored = (/** @type {string} */ _name, /** @type {any} */ value) => (value !== null && typeof value === "object" && Object.hasOwn(value, name) ? new Exact(value[name]) : value);
+    return { ok: true, payload: JSON.parse(marked, restored) };
   } catch (error) {
     return { ok: false, error: `not JSON: ${error instanceof Error ? error.message : error}` };
   }
+}
+
+/**
+ * The JSON text of a value, with its exact parts as they are.
+ * @param {any} value
+ * @param {number} [indent]
+ */
+export function writePayload(value, indent = 0) {
+  /** @type {string[]} */
+  const parts = [];
+  const name = unique();
+  const marked = JSON.stringify(value, (_name, part) => (part instanceof Exact ? `${name}${parts.push(part.text) - 1}` : part), indent);
+  return (marked ?? "null").replaceAll(new RegExp(`"${name}(\\d+)"`, "g"), (_whole, place) => parts[Number(place)]);
 }
 
 // ---------------------------------------------------------------------------------------------------------------- forms
@@ -503,7 +541,7 @@ function spoken(name) {
 
 /** @param {any} value */
 function isNumber(value) {
-  return typeof value === "number" && Number.isFinite(value);
+  return (typeof value === "number" || value instanceof Exact) && Number.isFinite(Number(value));
 }
 
 /**
@@ -569,7 +607,7 @@ function kindOf(part, root, path, value) {
       const item = opened(part.items ?? {}, root);
       const kinds = { string: "text", integer: "integer", number: "number" };
       const kind = item?.enum || item?.format ? undefined : kinds[/** @type {keyof typeof kinds} */ (item?.type)];
-      const lines = Array.isArray(value) && value.some((one) => typeof one === "object" || String(one).includes("\n"));
+      const lines = Array.isArray(value) && value.some((one) => (typeof one === "object" && !(one instanceof Exact)) || String(one).includes("\n"));
       return kind && !lines ? { kind: "list", item: /** @type {Field["item"]} */ (kind) } : { kind: "json" };
     }
     case "object": {
@@ -591,12 +629,12 @@ function kindOf(part, root, path, value) {
  * @returns {{min: number | undefined, max: number | undefined, step: number | "any"}}
  */
 function rangeOf(part) {
-  const unit = isNumber(part.multipleOf) && part.multipleOf > 0 ? part.multipleOf : 0;
+  const unit = isNumber(part.multipleOf) && part.multipleOf > 0 ? Number(part.multipleOf) : 0;
   const step = part.type === "integer" ? wholeStep(unit) : unit;
   const low = [[part.minimum, false], [part.exclusiveMinimum, true]].filter(([bound]) => isNumber(bound));
   const high = [[part.maximum, false], [part.exclusiveMaximum, true]].filter(([bound]) => isNumber(bound));
-  const min = low.map(([bound, open]) => fitting(bound, open, step, 1));
-  const max = high.map(([bound, open]) => fitting(bound, open, step, -1));
+  const min = low.map(([bound, open]) => fitting(Number(bound), open, step, 1));
+  const max = high.map(([bound, open]) => fitting(Number(bound), open, step, -1));
   return { min: min.length ? Math.max(...min) : undefined, max: max.length ? Math.min(...max) : undefined, step: step || "any" };
 }
 
@@ -695,7 +733,7 @@ export function readField(field, raw) {
     }
     case "json": {
       const read = readPayload(String(raw));
-      return read.ok ? good(read.payload) : bad(read.error);
+      return read.ok ? good(new Exact(String(raw).trim() || "null")) : bad(read.error);
     }
     default:
       return field.filled && !String(raw).trim() ? bad("an answer is missing") : good(String(raw));
@@ -705,16 +743,19 @@ export function readField(field, raw) {
 /**
  * @param {"integer" | "number" | string} kind
  * @param {string} raw
- * @returns {{ok: true, value: number} | {ok: false, error: string}}
+ * @returns {{ok: true, value: number | Exact} | {ok: false, error: string}}
  */
 function readNumber(kind, raw) {
   const text = raw.trim();
   if (!text) return { ok: false, error: "a number is missing" };
   const value = Number(text);
   if (!Number.isFinite(value)) return { ok: false, error: `${short(text)} is not a number` };
-  if (kind !== "integer") return { ok: true, value };
+  const asJson = String(value) !== text && /^-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?$/.test(text);
+  if (kind !== "integer") return { ok: true, value: asJson ? new Exact(text) : value };
   if (!Number.isInteger(value)) return { ok: false, error: `${short(text)} is not a whole number` };
-  return Number.isSafeInteger(value) ? { ok: true, value } : { ok: false, error: "too large a number to be sent exactly" };
+  if (Number.isSafeInteger(value)) return { ok: true, value };
+  const digits = /^([+-]?)0*(\d+)(?:\.0*)?$/.exec(text);
+  return digits ? { ok: true, value: new Exact(digits[1].replace("+", "") + digits[2]) } : { ok: false, error: "too large a number to be sent exactly: write all of its digits" };
 }
 
 /**
@@ -781,7 +822,7 @@ export function firstRaw(field) {
     const place = (field.choices ?? []).findIndex((one) => JSON.stringify(one) === JSON.stringify(value));
     return place >= 0 ? String(place) : field.choices?.length === 1 ? "0" : "";
   }
-  if (kind === "json") return value === undefined ? "" : JSON.stringify(value, null, 2);
+  if (kind === "json") return value === undefined ? "" : writePayload(value, 2);
   if (value === undefined || value === null) return "";
   if (kind === "list") return Array.isArray(value) ? value.join("\n") : "";
   if (kind === "datetime") return localInput(String(value));
@@ -1222,7 +1263,7 @@ function partsOf(preview) {
     case "json": {
       const caption = preview.truncated ? "the beginning of it" : "";
       const read = readPayload(String(preview.text ?? ""));
-      if (read.ok && read.payload !== null && typeof read.payload === "object") return [{ kind: "tree", caption, tree: read.payload }];
+      if (read.ok && read.payload !== null && typeof read.payload === "object" && !(read.payload instanceof Exact)) return [{ kind: "tree", caption, tree: read.payload }];
       return [{ kind: "text", caption, text: String(preview.text ?? preview.line ?? "") }];
     }
     default: {
@@ -1239,7 +1280,8 @@ function list(value) {
 
 /** @param {any} value */
 function cell(value) {
-  return value !== null && typeof value === "object" ? JSON.stringify(value) : String(value ?? "");
+  if (value instanceof Exact) return value.text;
+  return value !== null && typeof value === "object" ? writePayload(value) : String(value ?? "");
 }
 
 // ------------------------------------------------------------------------------------------------------------------ DOM
@@ -2230,7 +2272,9 @@ class Banner {
     first.append(makeIcon("waiting"), make("span", "nbf-label", "Waiting for you"), make("span", "nbf-name", stepName(["wait", wait.name, wait.count, null])), event, this.left);
     this.root.append(first);
     if (wait.prompt) this.root.append(make("div", "nbf-prompt", wait.prompt));
-    const form = formOf(wait.schema);
+    const read = readPayload(wait.schema ?? "");
+    this.schema = read.ok ? read.payload : {};
+    const form = formOf(this.schema);
     this.form = form ? new FormView(panel, form, wait.name) : null;
     if (this.form) this.root.append(this.form.root);
     /** @type {HTMLElement[]} */
@@ -2241,7 +2285,7 @@ class Banner {
     this.other.setAttribute("aria-expanded", "false");
     this.other.addEventListener("click", () => this.open(Boolean(this.box.hidden)));
     this.actions.append(...this.deciding, this.other);
-    this.box = this.makeBox(wait);
+    this.box = this.makeBox();
     this.root.append(this.actions, this.box);
     if (!form) this.open(true, false);
     successors.set(this.root, panel.next);
@@ -2272,20 +2316,19 @@ class Banner {
     }
   }
 
-  /** @param {Wait} wait */
-  makeBox(wait) {
+  makeBox() {
     const box = make("div", "nbf-box");
     box.hidden = true;
     const id = this.panel.uid(`payload-${++ids}`);
     const label = make("label", "", "Payload (JSON)", { for: id });
     this.area = /** @type {HTMLTextAreaElement} */ (make("textarea", "", "", { id, rows: "4", spellcheck: "false" }));
-    this.area.value = JSON.stringify(skeleton(wait.schema), null, 2);
+    this.area.value = writePayload(skeleton(this.schema), 2);
     this.problem = make("div", "nbf-problem", "", { role: "alert" });
     const send = makeButton("Send", "", "nbf-approve");
     send.addEventListener("click", () => {
-      const read = readPayload(/** @type {HTMLTextAreaElement} */ (this.area).value);
-      setText(/** @type {HTMLElement} */ (this.problem), read.ok ? "" : read.error);
-      if (read.ok) this.decide(send, read.payload);
+      if (send.getAttribute("aria-disabled") === "true") return this.panel.notice(send.title);
+      // As it is written: the kernel reads it, since JavaScript would change some numbers.
+      this.decide(send, new Exact(/** @type {HTMLTextAreaElement} */ (this.area).value.trim() || "null"));
     });
     this.deciding.push(send);
     const cancel = makeButton("Cancel");
@@ -2321,7 +2364,7 @@ class Banner {
   decide(button, payload) {
     const { name, count } = this.wait;
     setText(/** @type {HTMLElement} */ (this.problem), "");
-    click(this.panel, button, { type: "decide", name, count, payload }, (answer) => {
+    click(this.panel, button, { type: "decide", name, count, payload: writePayload(payload) }, (answer) => {
       if (answer.ok || !Array.isArray(answer.fields)) return;
       this.panel.notice("");
       if (this.form && !this.form.root.hidden) this.form.tell(answer.fields);
@@ -3315,9 +3358,9 @@ function fileNode({ caption, text = "" }) {
  */
 function treeNode(value, name, depth) {
   const label = () => (name === "" ? [] : [make("span", "nbf-key", name), document.createTextNode(": ")]);
-  if (value === null || typeof value !== "object") {
+  if (value === null || typeof value !== "object" || value instanceof Exact) {
     const leaf = make("div", "nbf-leaf");
-    leaf.append(...label(), make("span", "nbf-value", typeof value === "string" ? value : JSON.stringify(value), { "data-type": value === null ? "null" : typeof value }));
+    leaf.append(...label(), make("span", "nbf-value", typeof value === "string" ? value : writePayload(value), { "data-type": value === null ? "null" : value instanceof Exact ? "number" : typeof value }));
     return leaf;
   }
   const entries = Array.isArray(value) ? value.map((item, place) => /** @type {[string, any]} */ ([String(place), item])) : Object.entries(value);
