@@ -16,6 +16,7 @@ import anywidget
 import traitlets
 
 from nbflow.clock import Clock, SystemClock
+from nbflow.core.asking import AnsweredError
 from nbflow.engine import reading
 from nbflow.errors import NbflowError
 from nbflow.jupyter import answers, snapshot
@@ -326,9 +327,13 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
             self._answer(message_id, error=f"{type(error).__name__}: {error}")
 
     def _refuse(self, message_id: str | None, error: NbflowError) -> None:
-        """Say why nothing was done; of a payload also which of its fields are the cause."""
-        fields = {"fields": snapshot.plain(error.problems, 500)} if isinstance(error, UnfitPayloadError) else {}
-        self._answer(message_id, error=str(error), **fields)
+        """Say why nothing was done: of a payload also where it does not fit, of a wait also who was first."""
+        more: dict[str, Any] = {}
+        if isinstance(error, UnfitPayloadError):
+            more = {"fields": snapshot.plain(error.problems, 500)}
+        elif isinstance(error, AnsweredError):
+            more = {"answered": {"by": snapshot.plain(error.by, 200), "at": snapshot.millis(error.at)}}
+        self._answer(message_id, error=str(error), **more)
 
     def _answer(self, message_id: str | None, *, error: str | None = None, **more: Any) -> None:
         content: dict[str, Any] = {"type": "answer", "id": message_id, "ok": error is None, **more}

@@ -114,7 +114,7 @@ def state_json(view: InstanceView, page: Page, *, engine: str, seq: int, now: da
         "rows": {"start": 0, "total": page.total, "items": []},
     }
     room = STATE_BYTES - size(state) - 200
-    for wait in view.waits[:_WAITS]:
+    for wait in sorted(view.waits, key=_by_deadline)[:_WAITS]:
         item = wait_json(wait)
         if (room := room - size(item) - 2) < STATE_BYTES // 4:
             break
@@ -128,6 +128,12 @@ def state_json(view: InstanceView, page: Page, *, engine: str, seq: int, now: da
     items.reverse()
     state["rows"] = {"start": page.start + len(page.lines) - len(items), "total": page.total, "items": items}
     return state
+
+
+def _by_deadline(wait: StepView) -> tuple[float, float]:
+    """What is due first stands first, then what was asked first."""
+    due = math.inf if wait.due_at is None else wait.due_at.timestamp()
+    return due, 0.0 if wait.started_at is None else wait.started_at.timestamp()
 
 
 def wait_json(step: StepView, limit: int = _SCHEMA_BYTES) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import pytest
 from comm.base_comm import BaseComm
 
 from nbflow import WorkflowEntrypoint
+from nbflow.core.asking import AnsweredError
 from nbflow.core.model import Kind
 from nbflow.errors import StoreLockedError
 from nbflow.jupyter import answers, snapshot
@@ -19,7 +20,7 @@ from nbflow.jupyter.messages import AskInstances
 from nbflow.jupyter.pace import Pace, Send
 from nbflow.jupyter.panel import Panel, close_all, model_id_for, panel_for
 from nbflow.values.schemas import check
-from tests.core.stories import START
+from tests.core.stories import START, seconds
 from tests.jupyter.instances import HOSTILE, FakeInstance
 
 
@@ -299,6 +300,34 @@ def test_no_text_of_a_user_keeps_a_state_or_a_detail_from_being_sent(hostile) ->
     if key is not None and len(hostile) < 256:
         answer = page.ask(type="step", id="q", index=0, key=key)
         assert answer["step"]["row"]["state"] == "finished"
+
+
+def test_waits_stand_in_the_order_of_their_deadlines_those_without_one_last(page) -> None:
+    for order, (name, due) in enumerate([("never", None), ("late", 900), ("soon", 60), ("same", 900)], 1):
+        page.inst.wait_for(name, order, due_at=None if due is None else seconds(due).isoformat())
+    [state] = [message for _, message in page.run(0.2) if message["type"] == "state"]
+    assert [wait["name"] for wait in state["waits"]] == ["soon", "late", "same", "never"]
+
+
+def test_the_detail_of_a_wait_is_what_it_asks_or_why_it_takes_no_answer(page) -> None:  # S49
+    page.inst.wait_for("ask", 1, prompt="Publish?", schema={"type": "integer"})
+    ask = {"type": "step", "id": "q", "index": 0, "key": ["wait", "ask", 1, None]}
+    wait = page.ask(**ask)["step"]["wait"]
+    assert (wait["name"], wait["prompt"], json.loads(wait["schema"])) == ("ask", "Publish?", {"type": "integer"})
+    page.inst.write(Kind.TERMINATING, 3)
+    step = page.ask(**ask)["step"]
+    assert "wait" not in step
+    assert step["closed"].endswith("the instance is rolling back, and what waits then never returns (S49)")
+    [*_, state] = [message for _, message in page.run(0.2) if message["type"] == "state"]
+    assert (state["waits"], state["head"]["waiting"]) == ([], 0)
+
+
+def test_who_answered_first_is_told_with_the_moment_itself(page) -> None:
+    def refuse(name, count, payload, by=None) -> None:
+        raise AnsweredError("ana@lab", seconds(7))
+
+    page.inst.answer = refuse
+    assert page.ask(**decide())["answered"] == {"by": "ana@lab", "at": snapshot.millis(seconds(7))}
 
 
 def test_the_numbers_of_a_schema_reach_the_page_to_the_last_digit(page) -> None:

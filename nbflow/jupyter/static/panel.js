@@ -83,7 +83,11 @@
 /** @typedef {{number: number, state: string, started: number, seconds: number | null, error: Failure | null}} Attempt */
 /** @typedef {{attempt: number, stream: string, text: string, at: number | null, mime?: Record<string, string>, step?: StepKey}} LogItem */
 /** @typedef {{total: number, items: LogItem[]}} Log */
-/** @typedef {{row: Row, preview: any, error: Failure | null, attempts: Attempt[], log: Log, code: string, diff: string, why: string[]}} Detail */
+/**
+ * @typedef {{row: Row, preview: any, error: Failure | null, attempts: Attempt[], log: Log, code: string, diff: string, why: string[], wait?: Wait,
+ *   closed?: string}} Detail
+ *   `wait`: what an open wait asks; `closed`: why one that stands takes no answer
+ */
 
 export const ROW_HEIGHT = 24;
 export const PAGE = 200;
@@ -94,6 +98,7 @@ const HEARD_MS = 2000;
 const SPOKEN_MS = 2000;
 const REFRESH_MS = 500;
 const SETTLED_MS = 600;
+const BANNERS = 3;
 const NEAR_PX = 8;
 
 // ---------------------------------------------------------------------------------------------------------------- words
@@ -200,12 +205,23 @@ export function elapsed(head, now) {
 }
 
 /**
+ * Whether a step stands open that never goes on: while its instance is rolled back, only handlers do.
+ * @param {Row} row
+ * @param {Head} [head]
+ */
+export function isLeft(row, head) {
+  return head?.status === "rollingBack" && row.key[0] !== "rollback" && ["waiting", "sleeping", "retrying"].includes(row.state);
+}
+
+/**
  * How a row says where its step stands.
  * @param {Row} row
  * @param {number} now
+ * @param {Head} [head] of its instance
  * @returns {{icon: string, tone: string, text: string}}
  */
-export function stepWords(row, now) {
+export function stepWords(row, now, head = undefined) {
+  if (isLeft(row, head)) return { icon: "cancelled", tone: "muted", text: "never returns: it is rolling back" };
   const said = ownWords(row, now);
   return row.abandoned && row.state !== "finished" ? { icon: "interrupted", tone: "orange", text: `${said.text} · still running in its thread` } : said;
 }
@@ -369,7 +385,7 @@ export function controls(head) {
     resume: resumable ? "" : finished ? `nothing to resume: it is ${word}` : "it is not paused",
     terminate: finished ? `nothing to stop: it is ${word}` : "",
     restart: status === "rollingBack" ? "it is rolling back; wait for its end" : "",
-    retry_now: head.retrying > 0 && !finished ? "" : "nothing waits for a retry",
+    retry_now: head.retrying > 0 && !finished && status !== "rollingBack" ? "" : "nothing waits for a retry",
     shown: resumable ? "resume" : "pause",
   };
 }
@@ -1582,6 +1598,8 @@ class Hands {
     this.under = this.first = this.pressed = meaning(null);
     /** When that took the place of something else. */
     this.since = 0;
+    /** @type {ReturnType<typeof setTimeout> | undefined} */
+    this.settling = undefined;
     /** @type {HTMLElement | null} */
     this.held = null;
     /** @type {HTMLElement[]} */
@@ -1659,7 +1677,7 @@ class Hands {
   look() {
     if (this.at) {
       const under = meaning(this.within(this.page().elementFromPoint(this.at.x, this.at.y)));
-      if (!sameMeaning(under, this.under)) this.since = Date.now();
+      if (under.control && !sameMeaning(under, this.under)) this.unsettle();
       this.under = under;
     }
     const { held } = this;
@@ -1667,6 +1685,14 @@ class Hands {
     const active = this.page().activeElement;
     if (active && active !== held && active !== document.body && active !== document.documentElement) this.held = null;
     else this.pass();
+  }
+
+  /** What is under the pointer has just taken the place of something else: that is to be seen. */
+  unsettle() {
+    this.since = Date.now();
+    clearTimeout(this.settling);
+    this.root.setAttribute("data-settling", "");
+    this.settling = setTimeout(() => this.root.removeAttribute("data-settling"), SETTLED_MS);
   }
 
   /** @param {Element | null} node */
@@ -1738,9 +1764,10 @@ class Speaker {
  * @property {Link} link
  * @property {() => State} state
  * @property {() => string} unheard why no click can work now, "" where one can
- * @property {(text: string) => void} notice
+ * @property {(text: string, tone?: string) => void} notice
  * @property {(id: string) => string} uid
  * @property {() => HTMLElement} next what is to be answered next, else the list
+ * @property {() => void} showWaits all open waits, in the list
  */
 
 /**
@@ -2225,6 +2252,7 @@ function makeControl(field, id) {
     control.type = "password";
     control.autocomplete = "new-password"; // none that the browser keeps for this page
   }
+  if (field.kind === "integer" && String(first).length > 10) control.style.minWidth = `${String(first).length + 5}ch`; // all of its digits
   if (field.kind === "list") control.placeholder = "one a line";
   if (field.kind === "choice") {
     if (first === "") control.append(make("option", "", "choose…", { value: "" }));
@@ -2265,6 +2293,9 @@ class Banner {
     this.panel = panel;
     this.wait = wait;
     this.root = make("section", "nbf-banner", "", { "aria-label": `Waiting for you: ${wait.name}` });
+    /** Somebody has begun to fill it in: it stays where it is, whatever is due before it. */
+    this.begun = false;
+    this.root.addEventListener("input", () => (this.begun = true));
     this.left = make("span", "nbf-left");
     const first = make("div", "nbf-asks");
     const event = make("code", "nbf-event", wait.event);
@@ -2289,7 +2320,7 @@ class Banner {
     this.root.append(this.actions, this.box);
     if (!form) this.open(true, false);
     successors.set(this.root, panel.next);
-    setAttribute(this.root, "data-new", "");
+    this.root.setAttribute("data-new", "");
     setTimeout(() => {
       setAttribute(this.root, "data-new", null);
       this.update(panel.link.now());
@@ -2365,6 +2396,9 @@ class Banner {
     const { name, count } = this.wait;
     setText(/** @type {HTMLElement} */ (this.problem), "");
     click(this.panel, button, { type: "decide", name, count, payload: writePayload(payload) }, (answer) => {
+      const { by, at } = answer.answered ?? {};
+      const now = this.panel.link.now();
+      if (by !== undefined) this.panel.notice(`${by} was first: answered at ${moment(at, now, true)}`, "muted");
       if (answer.ok || !Array.isArray(answer.fields)) return;
       this.panel.notice("");
       if (this.form && !this.form.root.hidden) this.form.tell(answer.fields);
@@ -2401,39 +2435,67 @@ class Banners {
   constructor(panel) {
     this.panel = panel;
     this.root = make("div", "nbf-banners");
-    this.more = make("div", "nbf-more");
+    this.more = makeButton("", "down", "nbf-quiet nbf-more");
+    this.more.addEventListener("click", () => panel.showWaits());
     this.root.append(this.more);
     /** @type {Map<string, Banner>} */
     this.shown = new Map();
   }
 
+  /**
+   * The waits that have a form here: those due first, and those whose form somebody has begun to fill in.
+   * @returns {Map<string, Wait>}
+   */
+  wanted() {
+    const { head, waits } = this.panel.state();
+    const open = FINISHED.includes(head.status) ? [] : waits;
+    const all = new Map(open.map((wait) => [waitKey(wait), wait]));
+    const wanted = new Map([...all].slice(0, BANNERS));
+    const untold = open.length < head.waiting; // a state tells no more of them than fit into it
+    for (const [key, banner] of this.shown) {
+      const wait = all.get(key) ?? (untold ? banner.wait : null);
+      if (banner.begun && wait) wanted.set(key, wait);
+    }
+    return wanted;
+  }
+
   /** @param {number} now */
   update(now) {
-    const state = this.panel.state();
-    const finished = FINISHED.includes(state.head.status);
-    const waits = finished ? [] : state.waits.slice(0, 3);
-    const wanted = new Map(waits.map((wait) => [JSON.stringify([wait.name, wait.count, wait.since, wait.due]), wait]));
+    const { head } = this.panel.state();
+    const wanted = this.wanted();
     for (const [key, banner] of this.shown) {
       if (wanted.has(key)) continue;
       banner.root.remove();
       this.shown.delete(key);
     }
-    for (const [key, wait] of wanted) {
-      if (!this.shown.has(key)) {
-        const banner = new Banner(this.panel, wait);
+    const keys = [...wanted.keys()];
+    keys.forEach((key, place) => {
+      const wait = /** @type {Wait} */ (wanted.get(key));
+      let banner = this.shown.get(key);
+      if (!banner) {
+        banner = new Banner(this.panel, wait);
         this.shown.set(key, banner);
-        this.more.before(banner.root);
+        const next = keys.slice(place + 1).map((one) => this.shown.get(one)).find(Boolean);
+        (next?.root ?? this.more).before(banner.root);
       }
-      this.shown.get(key)?.update(now);
-    }
-    const more = finished ? 0 : state.head.waiting - waits.length;
-    setText(this.more, more > 0 ? `${thousands(more)} more ${more === 1 ? "wait is" : "waits are"} open` : "");
+      banner.wait = wait;
+      banner.update(now);
+    });
+    const more = FINISHED.includes(head.status) ? 0 : head.waiting - wanted.size;
+    setText(/** @type {Element} */ (this.more.querySelector("span")), `${thousands(more)} more ${more === 1 ? "wait is" : "waits are"} open: show ${more === 1 ? "it" : "all"} in the list`);
+    show(this.more, more > 0);
   }
 
   /** @returns {HTMLElement | undefined} where the first of them is answered */
   first() {
-    return this.shown.values().next().value?.first();
+    const [top] = [...this.shown.values()].sort((a, b) => (a.root.compareDocumentPosition(b.root) & Node.DOCUMENT_POSITION_FOLLOWING ? -1 : 1));
+    return top?.first();
   }
+}
+
+/** @param {Wait} wait */
+function waitKey({ name, count, since, prompt, schema }) {
+  return JSON.stringify([name, count, since, prompt, schema]);
 }
 
 /** The list of steps: a virtual treegrid of 24 px rows, as words or as a timeline. */
@@ -2562,6 +2624,19 @@ class StepList {
     if (top === this.put) return;
     this.following = this.atEnd() && (this.following || top > this.put);
     this.put = top;
+  }
+
+  /**
+   * Show the steps of one state and type, and nothing else.
+   * @param {string} state
+   * @param {string} kind
+   */
+  only(state, kind) {
+    this.filter.value = "";
+    this.state.value = state;
+    this.kind.value = kind;
+    this.refilter();
+    this.grid.focus();
   }
 
   filtering() {
@@ -2754,7 +2829,7 @@ class StepList {
     const selected = row !== undefined && this.selected !== null && String(row.key) === String(this.selected);
     parts.root.classList.toggle("nbf-active", index === this.active);
     setAttribute(parts.root, "aria-selected", String(selected));
-    show(/** @type {any} */ (parts.retry), row?.state === "retrying" && !row.counts);
+    show(/** @type {any} */ (parts.retry), row?.state === "retrying" && !row.counts && !isLeft(row, this.panel.state().head));
     setAttribute(parts.root, "aria-level", String(row?.level ?? 1));
     setAttribute(parts.root, "aria-expanded", row?.counts ? String(Boolean(row.open)) : null);
     parts.root.classList.toggle("nbf-inside", row?.level === 2);
@@ -2774,7 +2849,8 @@ class StepList {
    * @param {number} now
    */
   fillRow(parts, row, now) {
-    const { icon, tone, text } = row.counts ? { ...stepWords(row, now), text: groupWords(row).count } : stepWords(row, now);
+    const words = stepWords(row, now, this.panel.state().head);
+    const { icon, tone, text } = row.counts ? { ...words, text: groupWords(row).count } : words;
     setIcon(parts.icon, icon);
     setAttribute(parts.root, "data-of", JSON.stringify(row.key));
     parts.root.dataset.tone = tone;
@@ -2980,6 +3056,8 @@ class StepDetail {
     this.detail = null;
     this.tab = "";
     this.asked = "";
+    /** @type {Banner | null} */
+    this.banner = null;
     this.root = make("section", "nbf-detail", "", { "aria-label": "Step" });
     this.root.hidden = true;
     this.title = make("div", "nbf-name");
@@ -3009,6 +3087,7 @@ class StepDetail {
     const { detail } = this;
     if (!detail) return [];
     const names = ["Output"];
+    if (detail.wait || detail.closed) names.unshift("Answer");
     if (detail.error) names.unshift("Error");
     if (detail.log.items.length) names.push("Log");
     if (detail.attempts.length) names.push("Attempts");
@@ -3019,8 +3098,8 @@ class StepDetail {
   /** @param {Row | null} row */
   open(row) {
     this.row = row;
-    this.detail = null;
-    if (this.tab === "Output" || this.tab === "Error") this.tab = ""; // what has failed opens at its error
+    this.detail = this.banner = null;
+    if (["Answer", "Output", "Error"].includes(this.tab)) this.tab = ""; // what waits opens at its question, what has failed at its error
     this.asked = "";
     show(this.root, row !== null);
     this.body.replaceChildren(make("div", "nbf-empty", "loading…"));
@@ -3042,7 +3121,7 @@ class StepDetail {
     const { row } = this;
     if (!row) return;
     this.tick(this.panel.link.now());
-    const mark = JSON.stringify([row.key, row.state, row.attempt, row.ended, row.note, row.stale, row.progress]);
+    const mark = JSON.stringify([row.key, row.state, row.attempt, row.ended, row.note, row.stale, row.progress, row.state === "waiting" && this.panel.state().head.status]);
     if (mark === this.asked) return;
     this.asked = mark;
     this.panel.link.ask(
@@ -3069,7 +3148,9 @@ class StepDetail {
     this.tabs.set(this.names(), tab, this.body.id);
     setAttribute(this.body, "aria-label", tab);
     const scroll = same ? this.body.scrollTop : 0;
-    this.body.replaceChildren(...this.content(tab));
+    const content = this.content(tab);
+    if (content.length === 1 && content[0] === this.body.firstElementChild) return; // its form is being filled in
+    this.body.replaceChildren(...content);
     this.body.scrollTop = scroll;
   }
 
@@ -3080,6 +3161,7 @@ class StepDetail {
   content(tab) {
     const { detail } = this;
     if (!detail) return [];
+    if (tab === "Answer") return [detail.wait ? this.form(detail.wait).root : make("div", "nbf-empty", detail.closed)];
     if (tab === "Error" && detail.error) return errorParts(detail.error, detail.attempts);
     if (tab === "Attempts") return [attemptsTable(detail.attempts, this.panel.link.now())];
     if (tab === "Log") return logNodes(detail.log, false);
@@ -3089,22 +3171,33 @@ class StepDetail {
     return outputs(detail.preview).flatMap((output) => outputNodes(output, () => codeFor(this.panel.state(), detail.row.key)));
   }
 
+  /** @param {Wait} wait */
+  form(wait) {
+    if (!this.banner || waitKey(this.banner.wait) !== waitKey(wait)) this.banner = new Banner(this.panel, wait);
+    this.banner.wait = wait;
+    this.banner.update(this.panel.link.now());
+    return this.banner;
+  }
+
   focus() {
-    (this.tabs.chosen() ?? this.body).focus();
+    const form = this.tab === "Answer" ? this.banner : null;
+    (form?.first() ?? this.tabs.chosen() ?? this.body).focus();
   }
 
   /** @param {number} now */
   tick(now) {
     if (!this.row) return;
-    const { icon, tone, text } = stepWords(this.row, now);
+    const { head } = this.panel.state();
+    const { icon, tone, text } = stepWords(this.row, now, head);
     setIcon(this.icon, icon);
     this.top.dataset.tone = tone;
+    if (this.tab === "Answer") this.banner?.update(now);
     setText(this.title, stepName(this.row.key));
     setAttribute(this.title, "title", stepName(this.row.key));
     const told = progressWords(this.row.progress);
     const items = isMap(this.row) ? groupWords(this.row) : null;
     setText(this.words, [text, items?.count, items?.note, told?.text, stepTime(this.row, now)].filter(Boolean).join(" · "));
-    show(this.retry, this.row.state === "retrying");
+    show(this.retry, this.row.state === "retrying" && !isLeft(this.row, head));
     show(this.again, noRestartFrom(this.row) === "");
     const unheard = this.panel.unheard();
     if (!this.retry.dataset.sending) setReason(this.retry, unheard);
@@ -3750,12 +3843,17 @@ function render({ model, el }, from = {}) {
     link,
     state: () => state,
     unheard: () => freshness(link, Date.now()).text,
-    notice: (text) => {
+    notice: (text, tone = "") => {
       said = text;
+      notice.dataset.tone = tone;
       setText(notice, text);
       show(notice, text !== "");
     },
     uid: (id) => `${prefix}-${id}`,
+    showWaits: () => {
+      if (body.view !== "Steps" && body.view !== "Timeline") body.choose("Steps");
+      body.list.only("waiting", "wait");
+    },
     next: () => banners.first() ?? (isShown(body.list.grid) ? body.list.grid : /** @type {HTMLElement} */ (body.tabs.chosen())),
   };
   const root = make("section", "nbflow", "", { "aria-label": `Workflow ${state.workflow}, instance ${state.id}` });
