@@ -166,10 +166,15 @@ class Decide:
 
 @dataclass(frozen=True, slots=True)
 class CloseOutput:
-    """The panel's own ✕: take it out of the notebook, leave the line above."""
+    """The panel's own ✕: take that one out of the notebook, leave the line above.
+
+    Attributes:
+        display: of which output it is, "" where its page cannot tell.
+    """
 
     id: str
     engine: str
+    display: str
 
 
 Question = AskRows | AskStep | AskEvents | AskLog | AskInstances | AskPlan | OpenInstance
@@ -303,6 +308,10 @@ def _decide(raw: Fields) -> Decide:
     return Decide(_id(raw), _text(raw, "engine", _TEXT_CHARACTERS), name, count, payload)
 
 
+def _close(raw: Fields) -> CloseOutput:
+    return CloseOutput(_id(raw), _text(raw, "engine", _TEXT_CHARACTERS), _text(raw, "display", _TEXT_CHARACTERS))
+
+
 _KINDS: dict[str, tuple[Callable[[Fields], Message], frozenset[str]]] = {
     "hello": (_hello, frozenset({"id"})),
     "heard": (_heard, frozenset({"seq"})),
@@ -317,7 +326,7 @@ _KINDS: dict[str, tuple[Callable[[Fields], Message], frozenset[str]]] = {
     "retry": (_retry, frozenset({"id", "engine", "key"})),
     "command": (_command, frozenset({"id", "engine", "control"})),
     "decide": (_decide, frozenset({"id", "engine", "name", "count", "payload"})),
-    "close": (lambda raw: CloseOutput(_id(raw), _text(raw, "engine", _TEXT_CHARACTERS)), frozenset({"id", "engine"})),
+    "close": (_close, frozenset({"id", "engine", "display"})),
 }
 
 

@@ -312,11 +312,7 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
                     self._answer(message_id)
                 case CloseOutput():
                     self._answer(message_id)
-                    view = _silently(self._inst.view)
-                    for display in list(self._displays):
-                        display.empty(view)
-                    # Views of a page that was loaded again, or of another tab, know nothing of the displays.
-                    self._say({"type": "closed"})
+                    self._close_output(message.display)
                 case Hello() | Heard():
                     pass
                 case _:
@@ -325,6 +321,14 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
             self._refuse(message_id, error)
         except Exception as error:  # noqa: BLE001 - the page is told, whatever it was
             self._answer(message_id, error=f"{type(error).__name__}: {error}")
+
+    def _close_output(self, display_id: str) -> None:
+        view = _silently(self._inst.view)
+        for display in list(self._displays):
+            if display.id == display_id:
+                display.empty(view)
+        # Of a page that was loaded again, or another tab, the front end does not know that the output is updated.
+        self._say({"type": "closed", "display": display_id})
 
     def _refuse(self, message_id: str | None, error: NbflowError) -> None:
         """Say why nothing was done: of a payload also where it does not fit, of a wait also who was first."""

@@ -73,7 +73,7 @@ GOOD = [
         {"type": "decide", "id": "a", "engine": "e", "name": "ask", "count": 1, "payload": '{"approved": true}'},
         Decide("a", "e", "ask", 1, {"approved": True}),
     ),
-    ({"type": "close", "id": "a", "engine": "e"}, CloseOutput("a", "e")),
+    ({"type": "close", "id": "a", "engine": "e", "display": "d"}, CloseOutput("a", "e", "d")),
 ]
 
 

@@ -769,23 +769,30 @@ def test_close_empties_the_panels_output_and_leaves_a_true_twin(publisher) -> No
     assert publisher.published == []
 
 
-def test_the_panels_own_cross_empties_its_output(publisher) -> None:
+def test_the_panels_own_cross_empties_its_own_output_and_no_other(publisher) -> None:  # PANEL 11
     page = Page(FakeInstance())
     panels._panels[page.panel.model_id] = page.panel
-    Display(page.inst).show()
-    shown = publisher.published[1][0]
-    assert not page.ask(type="close", id="w", engine="engine-0")["ok"]
-    assert page.ask(type="close", id="x", engine="engine-1")["ok"]
-    assert (shown, {"text/html": "", "text/plain": ""}, True) in publisher.published
+    first, second = Display(page.inst), Display(page.inst)
+    first.show()
+    second.show()
+    twins = [data["text/html"] for _, data, _ in publisher.published if "text/html" in data]
+    assert [f'class="nbflow-twin-{display.id}"' in html for display, html in zip((first, second), twins)] == [True, True]
+    shown = {display_id for display_id, data, _ in publisher.published if "text/html" not in data}
+    assert shown == {first.id, second.id}
+    assert not page.ask(type="close", id="w", engine="engine-0", display=second.id)["ok"]
+    assert page.ask(type="close", id="x", engine="engine-1", display=second.id)["ok"]
+    emptied = [display_id for display_id, data, _ in publisher.published if data == {"text/html": "", "text/plain": ""}]
+    assert emptied == [second.id]
     page.inst.write(Kind.COMPLETED, 2)
     page.run(60)
     assert publisher.published[-1][1]["text/plain"] == "Ingest: complete", "the line above stays true"
 
 
-def test_the_cross_is_told_to_views_that_belong_to_no_known_output(page) -> None:
-    page.say(type="close", id="x", engine="engine-1")
+def test_which_output_was_closed_is_told_to_all_views(page) -> None:
+    page.say(type="close", id="x", engine="engine-1", display="d1")
     page.finish(page.panel._questions)
-    assert [message["type"] for message in page.news()][-2:] == ["answer", "closed"]
+    told = page.news()[-2:]
+    assert [(message["type"], message.get("display")) for message in told] == [("answer", None), ("closed", "d1")]
 
 
 def test_each_display_waits_for_a_new_hello(publisher) -> None:

@@ -3820,6 +3820,19 @@ function holdKeys(root, body, banners) {
   });
 }
 
+const TWIN = "nbflow-twin-";
+
+/**
+ * Which output of the instance a view stands in: its twin, the line above it in the same output area, says so; "" where none does.
+ * @param {HTMLElement} el
+ */
+function displayOf(el) {
+  const twins = [...(el.closest(".jp-OutputArea, .output")?.querySelectorAll(`[class*=${TWIN}]`) ?? [])];
+  const above = twins.filter((twin) => twin.compareDocumentPosition(el) & Node.DOCUMENT_POSITION_FOLLOWING).pop();
+  const name = [...(above?.classList ?? [])].find((one) => one.startsWith(TWIN)) ?? "";
+  return name.slice(TWIN.length);
+}
+
 /**
  * Draw the panel.
  * @param {{model: any, el: HTMLElement}} view
@@ -3869,7 +3882,8 @@ function render({ model, el }, from = {}) {
   el.append(root);
 
   function closePanel() {
-    if (freshness(link, Date.now()).live) click(panel, header.close, { type: "close" });
+    const message = { type: "close", display: displayOf(el) };
+    if (freshness(link, Date.now()).live) click(panel, header.close, message, (answer) => answer.ok && leave());
     else leave(); // nobody is there to empty the output: it is at least out of sight
   }
 
@@ -3959,7 +3973,7 @@ function render({ model, el }, from = {}) {
   /** @param {any} message */
   function onMessage(message) {
     if (!message || typeof message !== "object") return;
-    if (message.type === "closed") return from.back ? from.back() : leave();
+    if (message.type === "closed") return void (message.display && message.display === displayOf(el) && leave());
     if (message.type === "answer") {
       link.news = Date.now();
       link.drop(message.id)?.done(message);
