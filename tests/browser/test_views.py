@@ -424,6 +424,26 @@ OTHER = """(state) => {
 }"""
 
 
+def test_history_shows_the_params_of_what_failed_and_its_error_beside_them(page) -> None:  # PANEL 10
+    failed = {**INSTANCES[-1], "id": "failed", "status": "errored", "params": '{"day": 3}', "error": "ValueError: day three"}
+    panel = shown(page, state([]), answers={"instances": {"instances": [failed]}})
+    panel.view("History").click()
+    page.clock.run_for(100)
+    lines = panel.root.locator(".nbf-listing:visible tr")
+    titles, cells = lines.nth(0).locator("th").all_inner_texts(), lines.nth(1).locator("td").all_inner_texts()
+    told = dict(zip(titles, cells, strict=True))
+    assert (told["Params"], told["Error"]) == ('{"day": 3}', "ValueError: day three")
+
+
+def test_a_map_that_came_from_history_says_so_once(page) -> None:
+    counts = {"finished": 4, "failed": 1}
+    whole = {**row(0, "embed", "finished", ended=NOW, replayed=True, counts=counts, total=5), "key": ["map", "embed", 1, None]}
+    panel = shown(page, state([whole]), details={"0": detail(whole)})
+    panel.row("embed").click()
+    page.clock.run_for(100)
+    expect(panel.detail.locator(".nbf-about .nbf-words")).to_have_text(re.compile(r"^from history · 4/5 · 1 failed · \d"))
+
+
 def test_another_instance_opens_in_place_and_an_interrupted_one_is_resumed(page) -> None:
     answers = {"instances": {"instances": INSTANCES}, "open": {"model": "abc"}}
     panel = shown(page, state([row(0, "load", "running")], id="new"), answers=answers)

@@ -104,7 +104,7 @@ test("a step's name shows its count and the key of a map item", () => {
 test("the progress line says only what there is", () => {
   assert.deepEqual(panel.progress(head(), null), ["12/34 steps"]);
   assert.deepEqual(panel.progress(head({ retrying: 2, waiting: 1, replayed: 7 }), 0.5), [
-    "12/34 steps", "2 retrying", "1 waiting", "7 from history", "30/min", "about 44s left",
+    "12/34 steps", "2 retrying", "1 waiting", "7 from history", "30/min", "about 42s left",
   ]);
   assert.deepEqual(panel.progress(head({ done: 1, total: 1 }), null), ["1 step"]);
   const work = { done: 812, total: 4102, running: 16, retrying: 3, failed: 0 };
@@ -357,6 +357,21 @@ test("the JSON box starts with a payload of the schema's shape", () => {
   };
   assert.deepEqual(panel.skeleton(schema), { reason: "", size: 500, target: "prod", when: null });
   assert.deepEqual(panel.skeleton(null), { approved: true });
+});
+
+test("time left is that of steps that will still run: none that failed for good or waits for somebody", () => {
+  const left = (more) => panel.progress(head({ done: 4, total: 10, running: 1, ...more }), 1).at(-1);
+  assert.equal(left(), "about 6.0s left");
+  assert.equal(left({ failed: 2 }), "about 4.0s left");
+  assert.equal(left({ failed: 2, waiting: 1 }), "about 3.0s left");
+  assert.equal(left({ failed: 2, waiting: 2 }), "1.0/s");
+  assert.equal(left({ failed: 1, work: { done: 4, total: 10, running: 1, retrying: 0, failed: 1 } }), "about 5.0s left");
+});
+
+test("what has ended without a value says so and promises none", () => {
+  const said = ["running", "waiting", "failed", "cancelled", "interrupted"].map((state) => panel.noOutput(row({ state })));
+  assert.deepEqual(said, ["no output yet", "no output yet", "no output: it has failed", "no output: it was cancelled", "no output: it was interrupted"]);
+  assert.equal(panel.noOutput(row({ state: "waiting" }), head({ status: "rollingBack" })), "no output: it never returns, the instance is rolling back");
 });
 
 test("every number of a JSON text is written again as it was", () => {

@@ -257,6 +257,17 @@ function ownWords(row, now) {
 }
 
 /**
+ * Why a step that has not finished has no output.
+ * @param {Row} row
+ * @param {Head} [head] of its instance
+ */
+export function noOutput(row, head) {
+  if (isLeft(row, head)) return "no output: it never returns, the instance is rolling back";
+  const over = { failed: "it has failed", cancelled: "it was cancelled", interrupted: "it was interrupted" }[row.state];
+  return over ? `no output: ${over}` : "no output yet";
+}
+
+/**
  * How long a step took, or has been at it.
  * @param {Row} row
  * @param {number} now
@@ -312,7 +323,8 @@ export function progress(head, rate) {
   counted(head.stale ?? 0, "stale");
   if (!finished && rate !== null && head.status === "running") {
     parts.push(pace(rate));
-    const open = total === null ? 0 : total - done;
+    // What has failed for good is over, and how long people take nobody knows.
+    const open = total === null ? 0 : total - done - workOf(head).failed - head.waiting;
     if (open >= 3) parts.push(`about ${duration((open / rate) * 1000)} left`);
   }
   return parts;
@@ -3167,7 +3179,7 @@ class StepDetail {
     if (tab === "Log") return logNodes(detail.log, false);
     if (tab === "Code") return codeNodes(detail);
     if (isMap(detail.row)) return [make("div", "nbf-empty", "each item has its own output: open the row, or filter by state, by an item's name or by what it says")];
-    if (detail.row.state !== "finished") return [make("div", "nbf-empty", "no output yet")];
+    if (detail.row.state !== "finished") return [make("div", "nbf-empty", noOutput(detail.row, this.panel.state().head))];
     return outputs(detail.preview).flatMap((output) => outputNodes(output, () => codeFor(this.panel.state(), detail.row.key)));
   }
 
@@ -3196,7 +3208,8 @@ class StepDetail {
     setAttribute(this.title, "title", stepName(this.row.key));
     const told = progressWords(this.row.progress);
     const items = isMap(this.row) ? groupWords(this.row) : null;
-    setText(this.words, [text, items?.count, items?.note, told?.text, stepTime(this.row, now)].filter(Boolean).join(" · "));
+    const said = [text, items?.count, ...(items?.note.split(" · ") ?? []), told?.text, stepTime(this.row, now)];
+    setText(this.words, [...new Set(said.filter(Boolean))].join(" · "));
     show(this.retry, this.row.state === "retrying" && !isLeft(this.row, head));
     show(this.again, noRestartFrom(this.row) === "");
     const unheard = this.panel.unheard();
@@ -3662,7 +3675,7 @@ class HistoryView {
       const seen = JSON.stringify(answer.instances);
       if (seen === this.seen) return;
       this.seen = seen;
-      const heads = headLine(["Status", "Instance", "Started", "Took", "Params", ""]);
+      const heads = headLine(["Status", "Instance", "Started", "Took", "Params", "Error", ""]);
       this.table.replaceChildren(heads, ...answer.instances.map((/** @type {any} */ one) => this.line(one)));
     });
   }
@@ -3680,8 +3693,8 @@ class HistoryView {
     status.append(makeIcon(icon), make("span", "", word));
     const took = one.started && one.ended ? duration(one.ended - one.started) : "";
     const id = make("td", "nbf-note", one.id);
-    const params = make("td", "nbf-note", one.error || one.params);
-    params.title = one.error || one.params;
+    const [params, error] = [one.params, one.error].map((text) => make("td", "nbf-note", text, text ? { title: text } : {}));
+    if (one.error) error.dataset.tone = "red";
     const acts = make("td", "nbf-acts");
     if (one.this) acts.append(make("span", "nbf-hint", "shown here"));
     else {
@@ -3692,7 +3705,7 @@ class HistoryView {
         acts.append(button);
       }
     }
-    line.append(status, id, make("td", "nbf-when", one.started ? moment(one.started, now) : ""), make("td", "nbf-when", took), params, acts);
+    line.append(status, id, make("td", "nbf-when", one.started ? moment(one.started, now) : ""), make("td", "nbf-when", took), params, error, acts);
     return line;
   }
 }
