@@ -184,6 +184,31 @@ def test_the_focus_goes_from_an_answer_to_the_next_question_and_from_the_last_on
     expect(panel.grid).to_be_focused()
 
 
+def test_a_question_that_comes_a_moment_later_still_gets_the_focus_and_no_key_meant_for_the_last_one(page) -> None:
+    rows = [row(0, "load", "finished", ended=NOW)]
+    panel = shown(page, gate(1))
+    panel.button("Approve").focus()
+    page.keyboard.press("Enter")
+    page.clock.run_for(10)
+    push(page, state(rows, seq=12, head=head(total=1, done=1)))
+    expect(panel.grid).to_be_focused()
+    page.keyboard.press("Enter")
+    page.clock.run_for(100)
+    expect(panel.detail).to_be_hidden()
+    push(page, gate(3))
+    expect(panel.button("Approve")).to_be_focused()
+    page.keyboard.press("Enter")
+    assert [message["name"] for message in sent(page, "decide")] == ["gate 1"]
+    page.clock.run_for(SETTLED)
+    page.keyboard.press("Enter")
+    page.clock.run_for(10)
+    push(page, state(rows, seq=20, head=head(total=1, done=1)))
+    page.clock.run_for(5_000)
+    push(page, gate(21))
+    page.clock.run_for(10)
+    expect(panel.grid).to_be_focused()  # too late to belong to that answer
+
+
 def test_the_focus_goes_from_retry_now_to_what_stands_beside_it(page) -> None:
     rows = [row(0, "fetch", "retrying", attempt=2, limit=9, due=NOW + 90_000)]
     panel = shown(page, state(rows, head=head(total=1, retrying=1)), details={"0": detail(rows[0])})

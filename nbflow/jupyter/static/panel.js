@@ -99,6 +99,7 @@ const SPOKEN_MS = 2000;
 const REFRESH_MS = 500;
 const SETTLED_MS = 600;
 const BANNERS = 3;
+const LATE_MS = 2000;
 const NEAR_PX = 8;
 
 // ---------------------------------------------------------------------------------------------------------------- words
@@ -1616,8 +1617,8 @@ class Hands {
     this.held = null;
     /** @type {HTMLElement[]} */
     this.path = [];
-    /** @type {{control: Element | null, at: number}} */
-    this.given = { control: null, at: 0 };
+    /** What was given the focus when, and whether for an answer: the next question may come a moment later. */
+    this.given = { node: /** @type {HTMLElement | null} */ (null), at: 0, answered: false };
     for (const kind of ["pointermove", "pointerdown"]) root.addEventListener(kind, (event) => this.moved(/** @type {PointerEvent} */ (event)), true);
     root.addEventListener("pointerleave", (event) => {
       if (event.pointerType === "mouse") this.at = this.rest = null;
@@ -1656,7 +1657,7 @@ class Hands {
     if (event.detail === 1) this.first = target;
     if (event.detail > 1) stray ||= !sameMeaning(target, this.first);
     if (event.detail > 0) stray ||= Boolean(target.control && this.rest && now - this.since < SETTLED_MS);
-    else stray ||= Boolean(target.control && target.control === this.given.control && now - this.given.at < SETTLED_MS);
+    else stray ||= Boolean(target.control && target.control === this.given.node && now - this.given.at < SETTLED_MS);
     if (stray && (target.control || target.row)) stop(event);
   }
 
@@ -1664,8 +1665,9 @@ class Hands {
   keyed(event) {
     if (event.key !== "Enter" && event.key !== " ") return;
     const target = meaning(event.target);
-    if (!event.repeat) this.pressed = target;
-    else if (target.control?.matches("button") && !sameMeaning(target, this.pressed)) stop(event);
+    if (event.target === this.given.node && !target.control && Date.now() - this.given.at < SETTLED_MS) stop(event);
+    else if (!event.repeat) this.pressed = target;
+    else if ((target.control?.matches("button") || !target.control) && !sameMeaning(target, this.pressed)) stop(event);
   }
 
   /** @param {HTMLElement} node */
@@ -1693,8 +1695,12 @@ class Hands {
       this.under = under;
     }
     const { held } = this;
-    if (!held || isShown(held)) return;
     const active = this.page().activeElement;
+    if (this.given.answered && active === this.given.node && Date.now() - this.given.at < LATE_MS) {
+      const next = this.last();
+      if (next !== active) this.give(next, true);
+    }
+    if (!held || isShown(held)) return;
     if (active && active !== held && active !== document.body && active !== document.documentElement) this.held = null;
     else this.pass();
   }
@@ -1715,10 +1721,18 @@ class Hands {
   /** Give the focus on. */
   pass() {
     const next = this.successor();
+    const answered = this.path.some((node) => node.matches(".nbf-banner"));
     this.held = null;
-    if (!next) return;
-    next.focus({ preventScroll: true });
-    this.given = { control: meaning(next).control, at: Date.now() };
+    if (next) this.give(next, answered && next === this.last());
+  }
+
+  /**
+   * @param {HTMLElement} node
+   * @param {boolean} answered
+   */
+  give(node, answered) {
+    node.focus({ preventScroll: true });
+    this.given = { node, at: Date.now(), answered };
   }
 
   /** @returns {HTMLElement | null} */
