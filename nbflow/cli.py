@@ -1,7 +1,6 @@
 """`nbflow` on the shell: the other front of the one table of commands (API.md §11)."""
 
 import importlib.util
-import json
 import os
 import sys
 import traceback
@@ -24,6 +23,7 @@ from nbflow.errors import NbflowError, StoreError, UndecodableError, UsageError,
 from nbflow.printing import say
 from nbflow.store.layout import Layout
 from nbflow.store.wording import going_on_text, items_of_all_text, items_text, standing_text
+from nbflow.values import jsontext
 
 if TYPE_CHECKING:
     from nbflow.engine.engine import Engine
@@ -345,8 +345,8 @@ def _own_frames(error: BaseException, file: Path) -> BaseException:
 
 def _from_json(text: str, what: str) -> Any:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
+        return jsontext.read(text)
+    except ValueError as error:
         message = f"{what} {quoted(text)} is no JSON that can be taken: {error}; text needs quotes of its own: '\"yes\"'"
         raise UsageError(message) from None
 

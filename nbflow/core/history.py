@@ -103,9 +103,11 @@ class History:
     def open_waits(self, event_type: str | None = None) -> list[StepRecord]:
         """Waits that an event would end, of that type or of any, those left out which an event that is there will (S34).
 
+        None while it is rolled back: what waits then never returns (S49).
         Each event ends one wait of its type, the first by order (S35).
         """
-        waits = [step for step in self.open_steps() if step.event_type is not None]
+        rolls_back = self.head.status is Status.ROLLING_BACK
+        waits = [] if rolls_back else [step for step in self.open_steps() if step.event_type is not None]
         if event_type is not None:
             waits = [step for step in waits if step.event_type == event_type]
         free = Counter(event.type for event in self.events.values() if event.free) if waits else None

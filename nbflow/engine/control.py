@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nbflow import ids
-from nbflow.core import names
+from nbflow.core import asking, names
 from nbflow.core.history import Head, History
-from nbflow.core.model import FINISHED, Entry, Kind, Status, StepKey, StepState
+from nbflow.core.model import FINISHED, Entry, Kind, Status, StepKey
 from nbflow.core.plans import retried_from
 from nbflow.core.rollback import due, undone
 from nbflow.engine.calls import noted
@@ -292,19 +292,7 @@ def _open_wait_type(history: History, instance_id: str, name: str, count: int) -
     if step is None:
         msg = f"instance {instance_id!r} has no wait {name!r} number {count}"
         raise NotFoundError(msg)
-    answered = next((e for e in history.events.values() if e.taken_by == step.key), None)
-    is_open = step.key in {wait.key for wait in history.open_waits(step.event_type)}
-    if answered is None and not is_open and step.state is StepState.WAITING and step.key not in history.uncalled:
-        answered = next(iter(history.buffered(step.event_type or "")), None)
-    if answered is not None:
-        msg = f"answered by {answered.sent_by} at {answered.sent_at.isoformat(timespec='seconds')}"
-        raise InvalidStatusError(msg)
-    if step.key in history.uncalled and not step.ended:
-        msg = f"wait {name!r} of instance {instance_id!r} is not open any more: its present code does not call it (S9)"
-        raise InvalidStatusError(msg)
-    if not is_open or history.head.status in FINISHED:
-        msg = f"wait {name!r} of instance {instance_id!r} is not open any more ({step.state})"
-        raise InvalidStatusError(msg)
+    asking.check_open(history, step)
     return step.event_type or ""
 
 

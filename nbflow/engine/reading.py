@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from nbflow.core import asking
 from nbflow.core.history import History, StepRecord
 from nbflow.core.log import LogItem
 from nbflow.core.maps import item_records
@@ -10,6 +11,7 @@ from nbflow.core.model import Kind, StepKey, StepState, StepType
 from nbflow.core.plans import RestartPlan, restart_plan, retried_from, retry_plan
 from nbflow.engine.control import is_retry, restarted_from
 from nbflow.engine.logs.output import last_log
+from nbflow.errors import InvalidStatusError
 from nbflow.store.outline import ItemRange, Line, Name, Page, Said, Wanted, outline
 from nbflow.store.searching import MOST
 from nbflow.store.views import StepView
@@ -78,6 +80,16 @@ def step_of(inst: "WorkflowInstance", key: StepKey) -> StepView | None:
         return None
     with inst.folded() as history:
         return inst.view_of(history, record)
+
+
+def why_closed(inst: "WorkflowInstance", wait: StepKey) -> str | None:
+    """Why a wait that has not ended takes no answer, None where it takes one."""
+    with inst.folded() as history:
+        try:
+            asking.check_open(history, history.steps[wait])
+        except InvalidStatusError as error:
+            return str(error)
+    return None
 
 
 def records_of(inst: "WorkflowInstance", keys: Iterable[StepKey]) -> dict[StepKey, StepRecord]:

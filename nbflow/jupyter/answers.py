@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from nbflow.core.history import StepRecord
-from nbflow.core.model import StepKey, StepType
+from nbflow.core.model import StepKey, StepState, StepType
 from nbflow.core.told import outcome_text
 from nbflow.engine import reading
 from nbflow.errors import NotFoundError
@@ -51,7 +51,7 @@ def answer(inst: "WorkflowInstance", question: Question, version: int) -> dict[s
             return {"rows": _rows(inst, question, version)}
         case AskStep():
             step = reading.step_of(inst, question.key) or _as_told(inst, question)
-            return {"step": None if step is None else details.detail_json(question.index, step)}
+            return {"step": None if step is None else details.detail_json(question.index, step) | _asked(inst, step)}
         case AskError():
             return {"failure": details.error_json(inst.view().error)}
         case AskEvents():
@@ -107,6 +107,15 @@ def _rows(inst: "WorkflowInstance", ask: AskRows, version: int) -> dict[str, Any
     items = [snapshot.line_json(page, place, ask.open) for place in range(len(page.lines))]
     more = {"more": True} if page.more else {}
     return {"total": page.total, "start": page.start, "version": version, "items": items, **more}
+
+
+def _asked(inst: "WorkflowInstance", step: StepView) -> dict[str, Any]:
+    """Of a wait that stands: what it asks, or why nobody can answer it."""
+    if step.key.type is not StepType.WAIT or step.status is not StepState.WAITING:
+        return {}
+    if (why := reading.why_closed(inst, step.key)) is not None:
+        return {"closed": snapshot.plain(why, 500)}
+    return {"wait": snapshot.wait_json(step, details.DETAIL_CHARACTERS)}
 
 
 def _wanted(ask: AskRows) -> Wanted:

@@ -27,13 +27,16 @@ class Display:
         stable: leave times and generated ids out, so that two runs of a notebook give the same text.
         headless: nobody looks; the twin alone is written, once, by `finish`.
         line: what the cell did, first in the twin: "resumed embed-nov: 812 steps from history".
+
+    Attributes:
+        id: what the panel in its output knows it by: its twin says it, unless it is to be stable.
     """
 
     def __init__(self, inst: "WorkflowInstance", *, stable: bool = False, headless: bool = False, line: str = "") -> None:
         self._inst = inst
         self._stable, self._headless, self._line = stable, headless, line
         self._publisher = Publisher()
-        self._twin_id, self._panel_id = new_uid(), new_uid()
+        self._twin_id, self.id = new_uid(), new_uid()
         self._shown = ""
         self._wanted: InstanceView | None = None
         self._written = float("-inf")
@@ -57,7 +60,7 @@ class Display:
         panel.attach(self)
         self._open = True
         bundle = {_VIEW: {"version_major": 2, "version_minor": 0, "model_id": panel.model_id}}
-        self._publisher.publish(bundle, self._panel_id)
+        self._publisher.publish(bundle, self.id)
 
     def retell(self, line: str) -> None:
         """Say something else of what the cell did, where it has been said already."""
@@ -106,7 +109,7 @@ class Display:
             try:
                 if view is not None:
                     self._write(view, update=True)
-                self._publisher.publish(_EMPTY, self._panel_id, update=True)
+                self._publisher.publish(_EMPTY, self.id, update=True)
             except Exception:  # noqa: BLE001 - a closed socket or engine: what the twin says was true then
                 pass
 
@@ -116,7 +119,8 @@ class Display:
     def _write(self, view: InstanceView, *, update: bool) -> None:
         with self._lock:
             self._shown = self._text(view)
-            bundle = fallback.bundle(self._inst, view, stable=self._stable, line=self._line)
+            mark = "" if self._stable or self._headless else self.id
+            bundle = fallback.bundle(self._inst, view, stable=self._stable, line=self._line, mark=mark)
             self._publisher.publish(bundle, self._twin_id, update=update)
 
 

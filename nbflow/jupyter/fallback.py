@@ -38,7 +38,7 @@ def text(view: InstanceView) -> str:
     return f"{words.first_line(view.workflow, 80)}: {words.status_text(view)}{steps}"
 
 
-def html(view: InstanceView, rows: Sequence[StepView], *, stable: bool, line: str = "") -> str:
+def html(view: InstanceView, rows: Sequence[StepView], *, stable: bool, line: str = "", mark: str = "") -> str:
     """Give the instance as one line and a closed table, at most 64 kB.
 
     Args:
@@ -46,22 +46,23 @@ def html(view: InstanceView, rows: Sequence[StepView], *, stable: bool, line: st
         rows: its steps in order of start, the last ones where there are many.
         stable: leave out times and ids.
         line: what the cell did, first of all.
+        mark: what a panel in the same output finds it by: a class, which every page lets through.
     """
     shown = _chosen(rows)
     for notes in (160, 60, 0):
         for count in (len(shown), len(shown) // 2, len(shown) // 8, 0):
             kept = _chosen(shown, count)
-            page = _page(view, kept, notes=notes, stable=stable, line=line)
+            page = _page(view, kept, notes=notes, stable=stable, line=line, mark=mark)
             if len(page.encode()) <= BYTES:
                 return page
-    return _page(view, [], notes=0, stable=stable, line="")
+    return _page(view, [], notes=0, stable=stable, line="", mark=mark)
 
 
-def bundle(inst: "WorkflowInstance", view: InstanceView, *, stable: bool, line: str = "") -> dict[str, str]:
+def bundle(inst: "WorkflowInstance", view: InstanceView, *, stable: bool, line: str = "", mark: str = "") -> dict[str, str]:
     """What is displayed of the instance where no widget is: the twin as html, and its line as text."""
     _, rows = inst.rows(max(0, view.total - STEPS), view.total)
     plain = text(view) if stable or not line else f"{line}\n{text(view)}"
-    return {"text/html": html(view, rows, stable=stable, line=line), "text/plain": plain}
+    return {"text/html": html(view, rows, stable=stable, line=line, mark=mark), "text/plain": plain}
 
 
 class Twin:
@@ -163,7 +164,7 @@ def _chosen(rows: Sequence[StepView], count: int = STEPS) -> list[StepView]:
     return [rows[place] for place in sorted(places[:count])]
 
 
-def _page(view: InstanceView, rows: Sequence[StepView], *, notes: int, stable: bool, line: str) -> str:
+def _page(view: InstanceView, rows: Sequence[StepView], *, notes: int, stable: bool, line: str, mark: str) -> str:
     told = f'<div style="{_MUTED}">{_safe(line, _LONGEST_LINE)}</div>' if line and not stable else ""
     answer = "" if stable else _how_to_answer(view)
     table = _table(view, rows, notes=notes, stable=stable) if rows else ""
@@ -171,7 +172,8 @@ def _page(view: InstanceView, rows: Sequence[StepView], *, notes: int, stable: b
     if answer or table:
         summary = "steps, and how to answer from a shell" if answer and view.waits else "steps"
         folded = f'<details><summary style="cursor:pointer">{summary}</summary>{answer}{table}</details>'
-    return f'<div style="margin:2px 0">{told}<div>{_headline(view, stable=stable)}</div>{folded}</div>'
+    name = f' class="nbflow-twin-{mark}"' if mark else ""
+    return f'<div{name} style="margin:2px 0">{told}<div>{_headline(view, stable=stable)}</div>{folded}</div>'
 
 
 def _headline(view: InstanceView, *, stable: bool) -> str:

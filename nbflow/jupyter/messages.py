@@ -5,7 +5,6 @@ Questions and commands carry an `id` that the answer repeats. Commands name the 
 that a click made for a kernel that is gone does nothing in the next one.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,6 +13,8 @@ from typing import Any, TypeVar
 
 from nbflow.core.model import StepKey, StepState, StepType
 from nbflow.errors import UsageError, listed
+from nbflow.values import jsontext
+from nbflow.values.schemas import UnfitPayloadError
 
 PAGE = 200
 _ID_CHARACTERS = 64
@@ -161,7 +162,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Decide:
-    """The answer to an open wait."""
+    """The answer to an open wait; a page sends its payload as the text of its JSON."""
 
     id: str
     engine: str
@@ -172,10 +173,15 @@ class Decide:
 
 @dataclass(frozen=True, slots=True)
 class CloseOutput:
-    """The panel's own ✕: take it out of the notebook, leave the line above."""
+    """The panel's own ✕: take that one out of the notebook, leave the line above.
+
+    Attributes:
+        display: of which output it is, "" where its page cannot tell.
+    """
 
     id: str
     engine: str
+    display: str
 
 
 Question = AskRows | AskStep | AskError | AskEvents | AskLog | AskInstances | AskPlan | OpenInstance
@@ -288,9 +294,13 @@ def _command(raw: Fields) -> Command:
 
 
 def _decide(raw: Fields) -> Decide:
-    _check_payload(raw["payload"])
+    payload = _payload(raw["payload"])
     name, count = _text(raw, "name", _TEXT_CHARACTERS), _integer(raw, "count", 1)
-    return Decide(_id(raw), _text(raw, "engine", _TEXT_CHARACTERS), name, count, raw["payload"])
+    return Decide(_id(raw), _text(raw, "engine", _TEXT_CHARACTERS), name, count, payload)
+
+
+def _close(raw: Fields) -> CloseOutput:
+    return CloseOutput(_id(raw), _text(raw, "engine", _TEXT_CHARACTERS), _text(raw, "display", _TEXT_CHARACTERS))
 
 
 _KINDS: dict[str, tuple[Callable[[Fields], Message], frozenset[str]]] = {
@@ -308,7 +318,7 @@ _KINDS: dict[str, tuple[Callable[[Fields], Message], frozenset[str]]] = {
     "retry": (_retry, frozenset({"id", "engine", "key"})),
     "command": (_command, frozenset({"id", "engine", "control"})),
     "decide": (_decide, frozenset({"id", "engine", "name", "count", "payload"})),
-    "close": (lambda raw: CloseOutput(_id(raw), _text(raw, "engine", _TEXT_CHARACTERS)), frozenset({"id", "engine"})),
+    "close": (_close, frozenset({"id", "engine", "display"})),
 }
 
 
@@ -356,33 +366,19 @@ def _step_key(value: object) -> StepKey:
     return StepKey(kind, name, count, None if item is None else _text(raw, "item", _KEY_CHARACTERS))
 
 
-def _check_payload(payload: object) -> None:
-    """Refuse what is no JSON, too deep or too long before anything is done with it."""
-    level = [payload]
-    for _ in range(_DEPTH):
-        level = [child for value in level for child in _children(value)]
-        if len(level) > PAYLOAD_BYTES:
-            msg = f"'payload' has more than {PAYLOAD_BYTES:,} parts"
-            raise UsageError(msg)
-        if not level:
-            break
-    else:
-        msg = f"'payload' is nested more than {_DEPTH} deep"
+def _payload(text: object) -> Any:
+    """The payload that a page has written as JSON, read here: JavaScript would change numbers that are large, or `1.0`."""
+    if not isinstance(text, str):
+        msg = f"'payload' is {type(text).__name__}, not the text of its JSON"
         raise UsageError(msg)
+    if (size := len(text.encode("utf-8", "replace"))) > PAYLOAD_BYTES:
+        msg = f"the payload has {size:,} bytes; at most {PAYLOAD_BYTES:,}"
+        raise UnfitPayloadError(msg, [((), msg)])
     try:
-        size = len(json.dumps(payload, allow_nan=False).encode())
-    except (TypeError, ValueError) as error:
-        msg = f"'payload' is no JSON: {error}"
-        raise UsageError(msg) from None
-    if size > PAYLOAD_BYTES:
-        msg = f"'payload' has {size:,} bytes; at most {PAYLOAD_BYTES:,}"
-        raise UsageError(msg)
-
-
-def _children(value: object) -> list[object]:
-    if isinstance(value, dict):
-        return list(value.values())
-    return value if isinstance(value, list) else []
+        return jsontext.read(text, deepest=_DEPTH)
+    except ValueError as error:
+        msg = f"not JSON that can be taken: {error}"
+        raise UnfitPayloadError(msg, [((), msg)]) from None
 
 
 def _short(value: object) -> str:

@@ -16,6 +16,7 @@ import anywidget
 import traitlets
 
 from nbflow.clock import Clock, SystemClock
+from nbflow.core.asking import AnsweredError
 from nbflow.core.model import Owner
 from nbflow.engine import reading
 from nbflow.errors import NbflowError
@@ -270,7 +271,7 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
         try:
             message = parse(content)
         except NbflowError as error:
-            self._answer(reply_id(content), error=str(error))
+            self._refuse(reply_id(content), error)
             return
         self._hear()
         match message:
@@ -318,21 +319,32 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc]
                     self._answer(message_id, **({"note": note} if note else {}))
                 case CloseOutput():
                     self._answer(message_id)
-                    view = _silently(self._inst.view)
-                    for display in list(self._displays):
-                        display.empty(view)
-                    # Views of a page that was loaded again, or of another tab, know nothing of the displays.
-                    self._say({"type": "closed"})
+                    self._close_output(message.display)
                 case Hello() | Heard():
                     pass
                 case _:
                     self._answer(message_id, **answers.answer(self._inst, message, self._version))
-        except UnfitPayloadError as error:
-            self._answer(message_id, error=str(error), fields=snapshot.plain(error.problems, 500))
         except NbflowError as error:
-            self._answer(message_id, error=str(error))
+            self._refuse(message_id, error)
         except Exception as error:  # noqa: BLE001 - the page is told, whatever it was
             self._answer(message_id, error=f"{type(error).__name__}: {error}")
+
+    def _close_output(self, display_id: str) -> None:
+        view = _silently(self._inst.view)
+        for display in list(self._displays):
+            if display.id == display_id:
+                display.empty(view)
+        # Of a page that was loaded again, or another tab, the front end does not know that the output is updated.
+        self._say({"type": "closed", "display": display_id})
+
+    def _refuse(self, message_id: str | None, error: NbflowError) -> None:
+        """Say why nothing was done: of a payload also where it does not fit, of a wait also who was first."""
+        more: dict[str, Any] = {}
+        if isinstance(error, UnfitPayloadError):
+            more = {"fields": snapshot.plain(error.problems, 500)}
+        elif isinstance(error, AnsweredError):
+            more = {"answered": {"by": snapshot.plain(error.by, 200), "at": snapshot.millis(error.at)}}
+        self._answer(message_id, error=str(error), **more)
 
     def _answer(self, message_id: str | None, *, error: str | None = None, **more: Any) -> None:
         content: dict[str, Any] = {"type": "answer", "id": message_id, "ok": error is None, **more}

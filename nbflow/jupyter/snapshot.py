@@ -123,7 +123,7 @@ def state_json(view: InstanceView, page: Page, *, engine: str, seq: int, now: da
         "rows": {"start": 0, "total": page.total, "items": []},
     }
     room = STATE_BYTES - size(state) - 200
-    for wait in view.waits[:_WAITS]:
+    for wait in sorted(view.waits, key=_by_deadline)[:_WAITS]:
         item = wait_json(wait)
         if (room := room - size(item) - 2) < STATE_BYTES // 4:
             break
@@ -139,10 +139,16 @@ def state_json(view: InstanceView, page: Page, *, engine: str, seq: int, now: da
     return state
 
 
-def wait_json(step: StepView) -> dict[str, Any]:
-    """An open wait: what the banner asks."""
+def _by_deadline(wait: StepView) -> tuple[float, float]:
+    """What is due first stands first, then what was asked first."""
+    due = math.inf if wait.due_at is None else wait.due_at.timestamp()
+    return due, 0.0 if wait.started_at is None else wait.started_at.timestamp()
+
+
+def wait_json(step: StepView, limit: int = _SCHEMA_BYTES) -> dict[str, Any]:
+    """An open wait: what the banner asks; its schema as the text of its JSON, in which every number stays as it is."""
     prompt = UNSAFE_IN_LINES.sub("�", step.prompt or "")
-    schema = plain(step.schema)
+    schema = None if step.schema is None else json.dumps(plain(step.schema, exact=True), ensure_ascii=False)
     return {
         "name": plain(step.name),
         "count": step.count,
@@ -150,7 +156,7 @@ def wait_json(step: StepView) -> dict[str, Any]:
         "prompt": prompt if len(prompt) <= _PROMPT else f"{prompt[: _PROMPT - 1]}…",
         "due": millis(step.due_at),
         "since": millis(step.started_at),
-        "schema": schema if schema is None or size(schema) <= _SCHEMA_BYTES else {},
+        "schema": schema if schema is None or len(schema.encode()) <= limit else "{}",
     }
 
 
@@ -239,8 +245,12 @@ def millis(at: datetime | None) -> int | None:
     return None if at is None else round(at.timestamp() * 1000)
 
 
-def plain(value: Any, limit: int = 1 << 20) -> Any:
-    """Make *value* something that JSON and a page can hold: no lone surrogates, no nan, long texts cut."""
+def plain(value: Any, limit: int = 1 << 20, *, exact: bool = False) -> Any:
+    """Make *value* something that JSON and a page can hold: no lone surrogates, no nan, long texts cut.
+
+    Args:
+        exact: whole numbers stay such, however large: for what goes to the page as a text.
+    """
     match value:
         case None | bool():
             return value
@@ -248,12 +258,12 @@ def plain(value: Any, limit: int = 1 << 20) -> Any:
             text = value if len(value) <= limit else f"{value[: limit - 1]}…"
             return text.encode("utf-8", "replace").decode()
         case int():
-            return value if abs(value) <= 2**53 else str(value)
+            return value if exact or abs(value) <= 2**53 else str(value)
         case float():
             return value if math.isfinite(value) else repr(value)
         case Mapping():
-            return {plain(str(name), 1_000): plain(item, limit) for name, item in value.items()}
+            return {plain(str(name), 1_000): plain(item, limit, exact=exact) for name, item in value.items()}
         case list() | tuple():
-            return [plain(item, limit) for item in value]
+            return [plain(item, limit, exact=exact) for item in value]
         case _:
             return plain(str(value), limit)

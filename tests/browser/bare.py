@@ -1,5 +1,6 @@
 """The panel alone in an empty page, with a kernel made of a few lines: quick, and any state can be shown."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from playwright.sync_api import Page
 
 STATIC = Path(__file__).resolve().parents[2] / "nbflow" / "jupyter" / "static"
 NOW = 1_890_000_000_000  # what the page's clock says where a test installs one
+SETTLED = 700  # milliseconds after which what has appeared takes clicks
 
 # Answers as panel.py does. `silent` keeps answers back; `rowOf` makes row n of a large instance.
 KERNEL = """
@@ -88,7 +90,8 @@ def group(index: int, name: str, counts: dict[str, int], **more: Any) -> dict[st
 
 def wait(**more: Any) -> dict[str, Any]:
     asked = {"name": "ask the editor", "count": 1, "event": "approval", "prompt": "Publish?", "due": NOW + 86_400_000}
-    return {**asked, "since": NOW, "schema": None, **more}
+    schema = more.pop("schema", None)
+    return {**asked, "since": NOW, "schema": None if schema is None else json.dumps(schema), **more}
 
 
 def state(rows: list[dict], waits: list[dict] | None = None, **more: Any) -> dict[str, Any]:

@@ -185,6 +185,16 @@ class PanelPage:
     def await_live(self) -> None:
         expect(self.root).to_have_attribute("data-live", "true", timeout=PATIENCE)
 
+    def await_armed(self, name: str) -> Locator:
+        """Wait until that button does what it says; for what presses it without looking."""
+        button = self.button(name)
+        expect(button).not_to_have_attribute("aria-disabled", "true", timeout=PATIENCE)
+        return button
+
+    def await_settled(self) -> None:
+        """Wait until what has appeared where the pointer is takes clicks."""
+        expect(self.root).not_to_have_attribute("data-settling", "", timeout=PATIENCE)
+
     def await_word(self, word: str) -> None:
         expect(self.word).to_have_text(word, timeout=PATIENCE)
 

@@ -12,6 +12,7 @@ import pydantic
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
+from nbflow.values import jsontext
 from nbflow.values.schemas import describe, problems
 from tests.browser.bare import NOW, head, mount, state, wait
 from tests.browser.lab import Notebook, PanelPage
@@ -62,7 +63,7 @@ def asked(page: Page, schema: object) -> PanelPage:
 
 
 def decided(page: Page) -> list:
-    return [message["payload"] for message in page.evaluate("window.kernel.sent") if message["type"] == "decide"]
+    return [jsontext.read(message["payload"]) for message in page.evaluate("window.kernel.sent") if message["type"] == "decide"]
 
 
 def send(panel: PanelPage) -> None:
@@ -263,6 +264,34 @@ def test_other_payloads_can_be_sent_past_the_form_and_the_form_comes_back(page) 
     assert '"sample_size": 500' in box.input_value()
     panel.button("Cancel").click()
     expect(panel.banner.get_by_label("reason", exact=True)).to_be_visible()
+
+
+@dataclasses.dataclass
+class Large:
+    order: int = 2**60 + 1
+    share: float = 1.0
+    ids: list[int] = dataclasses.field(default_factory=lambda: [2**60 + 1])
+
+
+def test_every_digit_of_a_number_is_sent_whether_it_stands_there_or_is_typed(page) -> None:
+    panel = asked(page, Large)
+    send(panel)
+    page.clock.run_for(100)
+    panel.banner.get_by_label("order", exact=True).fill("12345678901234567890")
+    send(panel)
+    found = decided(page)
+    assert found == [{"order": 2**60 + 1, "share": 1.0, "ids": [2**60 + 1]}, {**found[0], "order": 12345678901234567890}]
+    assert type(found[0]["share"]) is float
+
+
+def test_another_payload_is_sent_as_it_is_written(page) -> None:
+    panel = asked(page, None)
+    panel.button("Send other payload").click()
+    written = '{"order": 1152921504606846977, "amount": 1e400, "one": 1.0}'
+    panel.banner.get_by_label("Payload (JSON)").fill(written)
+    panel.banner.get_by_role("button", name="Send", exact=True).click()
+    [message] = [message for message in page.evaluate("window.kernel.sent") if message["type"] == "decide"]
+    assert message["payload"] == written
 
 
 TYPED = """\

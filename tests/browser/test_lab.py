@@ -87,7 +87,7 @@ def test_two_clicks_and_two_tabs_decide_once(notebook, context, lab) -> None:
     panel = notebook.panel(1)
     panel.await_live()
     panel.await_word("Waiting for you")
-    panel.button("Approve").evaluate("(button) => { button.click(); button.click(); }")
+    panel.await_armed("Approve").evaluate("(button) => { button.click(); button.click(); }")
     panel.await_word("Complete")
     replace(notebook, 3, f"print(sum(e.kind == 'event' for e in {EVENTS}))")
     assert notebook.run_to_end(3).strip() == "1"
@@ -196,6 +196,7 @@ def test_stop_asks_once_more_and_terminates(notebook) -> None:
     panel.await_live()
     panel.button("Pause").click()
     panel.await_word("Paused")
+    panel.await_settled()
     panel.button("Resume").click()
     panel.await_word("Waiting for you")
     panel.button("Stop").click()

@@ -487,6 +487,26 @@ OTHER = """(state) => {
 }"""
 
 
+def test_history_shows_the_params_of_what_failed_and_its_error_beside_them(page) -> None:  # PANEL 10
+    failed = {**INSTANCES[-1], "id": "failed", "status": "errored", "params": '{"day": 3}', "error": "ValueError: day three"}
+    panel = shown(page, state([]), answers={"instances": {"instances": [failed]}})
+    panel.view("History").click()
+    page.clock.run_for(100)
+    lines = panel.root.locator(".nbf-listing:visible tr")
+    titles, cells = lines.nth(0).locator("th").all_inner_texts(), lines.nth(1).locator("td").all_inner_texts()
+    told = dict(zip(titles, cells, strict=True))
+    assert (told["Params"], told["Error"]) == ('{"day": 3}', "ValueError: day three")
+
+
+def test_a_map_that_came_from_history_says_so_once(page) -> None:
+    counts = {"finished": 4, "failed": 1}
+    whole = {**row(0, "embed", "finished", ended=NOW, replayed=True, counts=counts, total=5), "key": ["map", "embed", 1, None]}
+    panel = shown(page, state([whole]), details={"0": detail(whole)})
+    panel.row("embed").click()
+    page.clock.run_for(100)
+    expect(panel.detail.locator(".nbf-about .nbf-words")).to_have_text(re.compile(r"^from history · 4/5 · 1 failed · \d"))
+
+
 def test_another_instance_opens_in_place_and_an_interrupted_one_is_resumed(page) -> None:
     answers = {"instances": {"instances": INSTANCES}, "open": {"model": "abc"}}
     panel = shown(page, state([row(0, "load", "running")], id="new"), answers=answers)
@@ -592,8 +612,10 @@ def test_a_disabled_control_says_why_to_eyes_ears_and_clicks(page) -> None:
 def test_the_cross_asks_the_kernel_to_empty_the_output_and_a_dead_kernel_is_not_needed_for_it(page) -> None:
     panel = shown(page, state([]))
     panel.button("Close the panel").click()
-    assert len(sent(page, "close")) == 1
+    assert [message["display"] for message in sent(page, "close")] == [""]
     page.clock.run_for(100)
+    expect(page.locator(".nbflow")).to_have_count(0)
+    panel = shown(page, state([]))
     page.evaluate("window.kernel.silent = true")
     page.clock.run_for(20_000)
     panel.button("Close the panel").click()

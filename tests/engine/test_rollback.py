@@ -193,6 +193,30 @@ def test_terminate_with_rollback_undoes_what_started(engine):
     assert undone == [("A", None)]
 
 
+def test_what_waits_while_it_is_rolled_back_is_no_open_wait_and_takes_no_answer(engine):
+    """S49: it would never return, and the answer would be lost."""
+    undoing, go_on = threading.Event(), threading.Event()
+
+    def undo():
+        undoing.set()
+        assert go_on.wait(30)
+
+    async def body(event, step):
+        await step.do("a", lambda: "A", rollback=undo)
+        await step.wait_for_event("gate", "approval")
+
+    instance = run(engine, body)
+    instance.wait(10)
+    assert [wait.name for wait in instance.view().waits] == ["gate"]
+    instance.terminate(rollback=True)
+    assert undoing.wait(30)
+    assert instance.view().waits == ()
+    with pytest.raises(InvalidStatusError, match=r"'gate' .* is not open any more: the instance is rolling back.* \(S49\)"):
+        instance.answer("gate", 1, {"approved": True})
+    go_on.set()
+    assert instance.wait(30, until="finished").status is Status.TERMINATED
+
+
 def test_resuming_a_rolled_back_instance_runs_the_undone_steps_again(engine):
     """S48: a step whose handler has ended no longer counts as done."""
     ran, fail = [], [True]

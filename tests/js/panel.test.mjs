@@ -104,7 +104,7 @@ test("a step's name shows its count and the key of a map item", () => {
 test("the progress line says only what there is", () => {
   assert.deepEqual(panel.progress(head(), null), ["12/34 steps"]);
   assert.deepEqual(panel.progress(head({ retrying: 2, waiting: 1, replayed: 7 }), 0.5), [
-    "12/34 steps", "2 retrying", "1 waiting", "7 from history", "30/min", "about 44s left",
+    "12/34 steps", "2 retrying", "1 waiting", "7 from history", "30/min", "about 42s left",
   ]);
   assert.deepEqual(panel.progress(head({ done: 1, total: 1 }), null), ["1 step"]);
   const work = { done: 812, total: 4102, running: 16, retrying: 3, failed: 0 };
@@ -290,8 +290,13 @@ test("what stands in a field becomes the payload's value or says what is wrong w
   assert.equal(read("integer", " 12 "), 12);
   assert.equal(read("integer", "1.5"), "! 1.5 is not a whole number");
   assert.equal(read("integer", ""), "! a number is missing");
-  assert.equal(read("integer", "90071992547409931"), "! too large a number to be sent exactly");
-  assert.equal(read("number", "1e-3"), 0.001);
+  assert.deepEqual(read("integer", "90071992547409931"), new panel.Exact("90071992547409931"));
+  assert.deepEqual(read("integer", "-0090071992547409931"), new panel.Exact("-90071992547409931"));
+  assert.equal(read("integer", "1e30"), "! too large a number to be sent exactly: write all of its digits");
+  assert.deepEqual(["1.0", "1", ".5", "0.10"].map((text) => panel.writePayload(read("number", text))), ["1.0", "1", "0.5", "0.10"]);
+  assert.equal(read("number", "1e400"), "! 1e400 is not a number");
+  assert.deepEqual(read("json", ' {"n": 1e400} '), new panel.Exact('{"n": 1e400}'));
+  assert.equal(Number(read("number", "1e-3")), 0.001);
   assert.equal(read("number", "x"), "! x is not a number");
   assert.equal(read("choice", "1", { choices: ["a", 7] }), 7);
   assert.equal(read("choice", "", { choices: ["a"] }), "! choose one");
@@ -352,6 +357,35 @@ test("the JSON box starts with a payload of the schema's shape", () => {
   };
   assert.deepEqual(panel.skeleton(schema), { reason: "", size: 500, target: "prod", when: null });
   assert.deepEqual(panel.skeleton(null), { approved: true });
+});
+
+test("time left is that of steps that will still run: none that failed for good or waits for somebody", () => {
+  const left = (more) => panel.progress(head({ done: 4, total: 10, running: 1, ...more }), 1).at(-1);
+  assert.equal(left(), "about 6.0s left");
+  assert.equal(left({ failed: 2 }), "about 4.0s left");
+  assert.equal(left({ failed: 2, waiting: 1 }), "about 3.0s left");
+  assert.equal(left({ failed: 2, waiting: 2 }), "1.0/s");
+  assert.equal(left({ failed: 1, work: { done: 4, total: 10, running: 1, retrying: 0, failed: 1 } }), "about 5.0s left");
+});
+
+test("what has ended without a value says so and promises none", () => {
+  const said = ["running", "waiting", "failed", "cancelled", "interrupted"].map((state) => panel.noOutput(row({ state })));
+  assert.deepEqual(said, ["no output yet", "no output yet", "no output: it has failed", "no output: it was cancelled", "no output: it was interrupted"]);
+  assert.equal(panel.noOutput(row({ state: "waiting" }), head({ status: "rollingBack" })), "no output: it never returns, the instance is rolling back");
+});
+
+test("every number of a JSON text is written again as it was", () => {
+  for (const text of ['{"order":1152921504606846977,"one":1.0,"far":1e400,"name":"12345678901234567890"}', "[-0,1e-07,0.1,7]", "12345678901234567890", '{"a\\"b":{"c":[1.50,null,true]}}']) {
+    assert.equal(panel.writePayload(panel.readPayload(text).payload), text);
+  }
+  const schema = panel.readPayload('{"type":"object","properties":{"big":{"type":"integer","default":1152921504606846977,"minimum":0.0},"all":{"type":"array","items":{"type":"integer"},"default":[1152921504606846977,2]},"id":{"enum":[9007199254740993,1]}}}').payload;
+  assert.equal(panel.writePayload(panel.skeleton(schema)), '{"big":1152921504606846977,"all":[1152921504606846977,2],"id":9007199254740993}');
+  const [big, all, id] = panel.formOf(schema).fields;
+  assert.equal(panel.writePayload(panel.readField(big, panel.firstRaw(big)).value), "1152921504606846977");
+  assert.equal(big.min, 0);
+  assert.equal(panel.writePayload(panel.readField(all, panel.firstRaw(all)).value), "[1152921504606846977,2]");
+  assert.equal(panel.writePayload(panel.readField(all, "1152921504606846978\n3").value), "[1152921504606846978,3]");
+  assert.equal(panel.writePayload(panel.readField(id, "0").value), "9007199254740993");
 });
 
 test("the JSON box says what is wrong with its text", () => {

@@ -1,5 +1,7 @@
 """What a page may say: exactly the messages of the table, anything else is refused and nothing is done."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,6 +30,7 @@ from nbflow.jupyter.messages import (
     parse,
     reply_id,
 )
+from nbflow.values.schemas import UnfitPayloadError
 
 GOOD = [
     ({"type": "hello", "id": "a"}, Hello("a")),
@@ -69,10 +72,10 @@ GOOD = [
     ),
     ({"type": "command", "id": "a", "engine": "e", "control": "pause"}, Command("a", "e", Control.PAUSE)),
     (
-        {"type": "decide", "id": "a", "engine": "e", "name": "ask", "count": 1, "payload": {"approved": True}},
+        {"type": "decide", "id": "a", "engine": "e", "name": "ask", "count": 1, "payload": '{"approved": true}'},
         Decide("a", "e", "ask", 1, {"approved": True}),
     ),
-    ({"type": "close", "id": "a", "engine": "e"}, CloseOutput("a", "e")),
+    ({"type": "close", "id": "a", "engine": "e", "display": "d"}, CloseOutput("a", "e", "d")),
 ]
 
 
@@ -128,11 +131,17 @@ BAD = [
     {"type": "command", "id": "a", "engine": "e", "control": "delete"},
     {"type": "command", "id": "a", "engine": None, "control": "pause"},
     {"type": "command", "id": "a", "engine": "e", "control": "pause", "rollback": True},
-    decide("x" * (messages.PAYLOAD_BYTES + 1)),
-    decide(deep(70)),
-    decide(float("nan")),
-    decide({"value": {1, 2}}),
-    {**decide(1), "count": 0},
+    decide(json.dumps("x" * (messages.PAYLOAD_BYTES - 1))),
+    decide(json.dumps(deep(70))),
+    decide("[" * 200_000),
+    decide("9" * 5_000),
+    decide({"approved": True}),
+    decide(""),
+    decide("{bad"),
+    decide('{"a": NaN}'),
+    decide("-Infinity"),
+    decide('{"a": [1e400]}'),
+    {**decide("1"), "count": 0},
 ]
 
 
@@ -184,4 +193,14 @@ def test_whatever_comes_either_parses_or_is_a_usage_error(raw) -> None:
 
 def test_a_payload_at_the_limit_is_taken() -> None:
     text = "x" * (messages.PAYLOAD_BYTES - 2)
-    assert parse(decide(text)).payload == text
+    assert parse(decide(json.dumps(text))).payload == text
+
+
+def test_a_payload_is_read_to_the_last_digit_and_says_at_the_form_why_it_is_refused() -> None:
+    payload = parse(decide('{"order": 1152921504606846977, "one": 1.0}')).payload
+    assert payload == {"order": 2**60 + 1, "one": 1.0}
+    assert type(payload["one"]) is float
+    for text, why in (("[NaN]", "NaN is no JSON"), ("1e400", "1e400 is beyond what a float holds"), ("{bad", "line 1")):
+        with pytest.raises(UnfitPayloadError, match=why) as caught:
+            parse(decide(text))
+        assert caught.value.problems[0][0] == ()

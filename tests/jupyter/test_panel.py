@@ -10,6 +10,7 @@ import pytest
 from comm.base_comm import BaseComm
 
 from nbflow import WorkflowEntrypoint
+from nbflow.core.asking import AnsweredError
 from nbflow.core.model import Kind
 from nbflow.errors import StoreLockedError
 from nbflow.jupyter import answers, snapshot
@@ -20,7 +21,7 @@ from nbflow.jupyter.pace import Pace, Send
 from nbflow.jupyter.panel import Panel, close_all, model_id_for, panel_for
 from nbflow.store.views import instance_view
 from nbflow.values.schemas import check
-from tests.core.stories import START
+from tests.core.stories import START, seconds
 from tests.jupyter.instances import HOSTILE, FakeInstance
 
 
@@ -302,6 +303,40 @@ def test_no_text_of_a_user_keeps_a_state_or_a_detail_from_being_sent(hostile) ->
         assert answer["step"]["row"]["state"] == "finished"
 
 
+def test_waits_stand_in_the_order_of_their_deadlines_those_without_one_last(page) -> None:
+    for order, (name, due) in enumerate([("never", None), ("late", 900), ("soon", 60), ("same", 900)], 1):
+        page.inst.wait_for(name, order, due_at=None if due is None else seconds(due).isoformat())
+    [state] = [message for _, message in page.run(0.2) if message["type"] == "state"]
+    assert [wait["name"] for wait in state["waits"]] == ["soon", "late", "same", "never"]
+
+
+def test_the_detail_of_a_wait_is_what_it_asks_or_why_it_takes_no_answer(page) -> None:  # S49
+    page.inst.wait_for("ask", 1, prompt="Publish?", schema={"type": "integer"})
+    ask = {"type": "step", "id": "q", "index": 0, "key": ["wait", "ask", 1, None]}
+    wait = page.ask(**ask)["step"]["wait"]
+    assert (wait["name"], wait["prompt"], json.loads(wait["schema"])) == ("ask", "Publish?", {"type": "integer"})
+    page.inst.write(Kind.TERMINATING, 3)
+    step = page.ask(**ask)["step"]
+    assert "wait" not in step
+    assert step["closed"].endswith("the instance is rolling back, and what waits then never returns (S49)")
+    [*_, state] = [message for _, message in page.run(0.2) if message["type"] == "state"]
+    assert (state["waits"], state["head"]["waiting"]) == ([], 0)
+
+
+def test_who_answered_first_is_told_with_the_moment_itself(page) -> None:
+    def refuse(name, count, payload, by=None) -> None:
+        raise AnsweredError("ana@lab", seconds(7))
+
+    page.inst.answer = refuse
+    assert page.ask(**decide())["answered"] == {"by": "ana@lab", "at": snapshot.millis(seconds(7))}
+
+
+def test_the_numbers_of_a_schema_reach_the_page_to_the_last_digit(page) -> None:
+    page.inst.wait_for("ask", 1, schema={"type": "integer", "default": 2**60 + 1, "minimum": 1.0})
+    [state] = [message for _, message in page.run(0.2) if message["type"] == "state"]
+    assert json.loads(state["waits"][0]["schema"])["default"] == 2**60 + 1
+
+
 # -- clicks
 
 
@@ -309,14 +344,14 @@ def command(**more) -> dict:
     return {"type": "command", "id": "c1", "engine": "engine-1", **more}
 
 
-def decide(**more) -> dict:
+def decide(payload: object = None, **more) -> dict:
     return {
         "type": "decide",
         "id": "d1",
         "engine": "engine-1",
         "name": "ask",
         "count": 1,
-        "payload": {"approved": True},
+        "payload": json.dumps(payload or {"approved": True}),
         **more,
     }
 
@@ -478,7 +513,7 @@ def test_no_message_however_large_deep_or_foreign_does_anything_or_takes_long(pa
     ]
     contents += [{"type": "heard", "seq": 10**5_000}, {"type": "hello", "id": "a", **{str(n): n for n in range(300_000)}}]
     contents += [{**command(id="p", control="pause"), "engine": "another-engine"}]
-    for payload in (deep, huge, [0] * 2_000_000, 10**10_000, {"a": {"b": [deep]}}):
+    for payload in (deep, huge, [0] * 2_000_000, 10**10_000, {"a": {"b": [deep]}}, "[" * 500_000, "9" * 900_000):
         contents.append({"type": "decide", "id": "d", "engine": "engine-1", "name": "ask", "count": 1, "payload": payload})
     raw = [*RAW, *({"content": {"data": {"method": "custom", "content": content}}} for content in contents)]
     began, esm, state = time.process_time(), page.panel._esm, page.panel.state
@@ -821,23 +856,30 @@ def test_close_empties_the_panels_output_and_leaves_a_true_twin(publisher) -> No
     assert publisher.published == []
 
 
-def test_the_panels_own_cross_empties_its_output(publisher) -> None:
+def test_the_panels_own_cross_empties_its_own_output_and_no_other(publisher) -> None:  # PANEL 11
     page = Page(FakeInstance())
     panels._panels[page.panel.model_id] = page.panel
-    Display(page.inst).show()
-    shown = publisher.published[1][0]
-    assert not page.ask(type="close", id="w", engine="engine-0")["ok"]
-    assert page.ask(type="close", id="x", engine="engine-1")["ok"]
-    assert (shown, {"text/html": "", "text/plain": ""}, True) in publisher.published
+    first, second = Display(page.inst), Display(page.inst)
+    first.show()
+    second.show()
+    twins = [data["text/html"] for _, data, _ in publisher.published if "text/html" in data]
+    assert [f'class="nbflow-twin-{display.id}"' in html for display, html in zip((first, second), twins)] == [True, True]
+    shown = {display_id for display_id, data, _ in publisher.published if "text/html" not in data}
+    assert shown == {first.id, second.id}
+    assert not page.ask(type="close", id="w", engine="engine-0", display=second.id)["ok"]
+    assert page.ask(type="close", id="x", engine="engine-1", display=second.id)["ok"]
+    emptied = [display_id for display_id, data, _ in publisher.published if data == {"text/html": "", "text/plain": ""}]
+    assert emptied == [second.id]
     page.inst.write(Kind.COMPLETED, 2)
     page.run(60)
     assert publisher.published[-1][1]["text/plain"] == "Ingest: complete", "the line above stays true"
 
 
-def test_the_cross_is_told_to_views_that_belong_to_no_known_output(page) -> None:
-    page.say(type="close", id="x", engine="engine-1")
+def test_which_output_was_closed_is_told_to_all_views(page) -> None:
+    page.say(type="close", id="x", engine="engine-1", display="d1")
     page.finish(page.panel._questions)
-    assert [message["type"] for message in page.news()][-2:] == ["answer", "closed"]
+    told = page.news()[-2:]
+    assert [(message["type"], message.get("display")) for message in told] == [("answer", None), ("closed", "d1")]
 
 
 def test_each_display_waits_for_a_new_hello(publisher) -> None:

@@ -63,7 +63,10 @@
  * @property {boolean} [unreached] recorded, and the present code does not call it
  * @property {boolean} [open] of a group: its steps follow
  */
-/** @typedef {{name: string, count: number, event: string, prompt: string, due: number | null, since: number, schema: any}} Wait */
+/**
+ * @typedef {{name: string, count: number, event: string, prompt: string, due: number | null, since: number, schema: string | null}} Wait
+ *   `schema` is the text of its JSON
+ */
 /**
  * @typedef {object} State
  * @property {number} seq
@@ -83,7 +86,11 @@
 /** @typedef {{number: number, state: string, started: number, seconds: number | null, error: Failure | null}} Attempt */
 /** @typedef {{attempt: number, stream: string, text: string, at: number | null, mime?: Record<string, string>, step?: StepKey}} LogItem */
 /** @typedef {{total: number, items: LogItem[]}} Log */
-/** @typedef {{row: Row, preview: any, error: Failure | null, attempts: Attempt[], log: Log, code: string, diff: string, why: string[]}} Detail */
+/**
+ * @typedef {{row: Row, preview: any, error: Failure | null, attempts: Attempt[], log: Log, code: string, diff: string, why: string[], wait?: Wait,
+ *   closed?: string}} Detail
+ *   `wait`: what an open wait asks; `closed`: why one that stands takes no answer
+ */
 
 export const ROW_HEIGHT = 24;
 export const PAGE = 200;
@@ -93,6 +100,10 @@ const SILENCE_MS = 15000;
 const HEARD_MS = 2000;
 const SPOKEN_MS = 2000;
 const REFRESH_MS = 500;
+const SETTLED_MS = 600;
+const BANNERS = 3;
+const LATE_MS = 2000;
+const NEAR_PX = 8;
 
 // ---------------------------------------------------------------------------------------------------------------- words
 
@@ -229,12 +240,23 @@ export function elapsed(head, now) {
 }
 
 /**
+ * Whether a step stands open that never goes on: while its instance is rolled back, only handlers do.
+ * @param {Row} row
+ * @param {Head} [head]
+ */
+export function neverReturns(row, head) {
+  return head?.status === "rollingBack" && row.key[0] !== "rollback" && ["waiting", "sleeping", "retrying"].includes(row.state);
+}
+
+/**
  * How a row says where its step stands.
  * @param {Row} row
  * @param {number} now
+ * @param {Head} [head] of its instance
  * @returns {{icon: string, tone: string, text: string}}
  */
-export function stepWords(row, now) {
+export function stepWords(row, now, head = undefined) {
+  if (neverReturns(row, head)) return { icon: "cancelled", tone: "muted", text: "never returns: it is rolling back" };
   const said = ownWords(row, now);
   return row.abandoned && row.state !== "finished" ? { icon: "interrupted", tone: "orange", text: `${said.text} · still running in its thread` } : said;
 }
@@ -267,6 +289,17 @@ function ownWords(row, now) {
     default:
       return { icon, tone, text: tries ? `${word} · ${tries}` : word };
   }
+}
+
+/**
+ * Why a step that has not finished has no output.
+ * @param {Row} row
+ * @param {Head} [head] of its instance
+ */
+export function noOutput(row, head) {
+  if (neverReturns(row, head)) return "no output: it never returns, the instance is rolling back";
+  const over = { failed: "it has failed", cancelled: "it was cancelled", interrupted: "it was interrupted" }[row.state];
+  return over ? `no output: ${over}` : "no output yet";
 }
 
 /**
@@ -325,7 +358,8 @@ export function progress(head, rate) {
   counted(head.stale ?? 0, "stale");
   if (!finished && rate !== null && head.status === "running" && !standsStill(head)) {
     parts.push(pace(rate));
-    const open = total === null ? 0 : total - done;
+    // What has failed for good is over, and how long people take nobody knows.
+    const open = total === null ? 0 : total - done - workOf(head).failed - head.waiting;
     if (open >= 3) parts.push(`about ${duration((open / rate) * 1000)} left`);
   }
   return parts;
@@ -398,7 +432,7 @@ export function controls(head) {
     resume: resumable ? "" : finished ? `nothing to resume: it is ${word}` : "it is not paused",
     terminate: finished ? `nothing to stop: it is ${word}` : "",
     restart: status === "rollingBack" ? "it is rolling back; wait for its end" : "",
-    retry_now: head.retrying > 0 && !finished ? "" : "nothing waits for a retry",
+    retry_now: head.retrying > 0 && !finished && status !== "rollingBack" ? "" : "nothing waits for a retry",
     shown: resumable ? "resume" : "pause",
   };
 }
@@ -430,18 +464,53 @@ export function skeleton(schema, depth = 0, root = schema) {
   return kinds[/** @type {keyof typeof kinds} */ (part.type)] ?? null;
 }
 
+/** Part of a JSON text, kept as it was written: a number that JavaScript would change, or what somebody has typed. */
+export class Exact {
+  /** @param {string} text */
+  constructor(text) {
+    this.text = text;
+  }
+
+  toString() {
+    return this.text;
+  }
+
+  valueOf() {
+    return Number(this.text);
+  }
+}
+
+const TOKENS = /"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?/g;
+
 /**
- * What the JSON box holds.
+ * What a JSON text holds, each number that JavaScript would change as it is written.
  * @param {string} text
  * @returns {{ok: true, payload: any} | {ok: false, error: string}}
  */
 export function readPayload(text) {
   if (!text.trim()) return { ok: true, payload: null };
   try {
-    return { ok: true, payload: JSON.parse(text) };
+    JSON.parse(text);
+    const name = unique();
+    const marked = text.replaceAll(TOKENS, (token) => (token[0] === '"' || String(Number(token)) === token ? token : `{"${name}":"${token}"}`));
+    const restored = (/** @type {string} */ _name, /** @type {any} */ value) => (value !== null && typeof value === "object" && Object.hasOwn(value, name) ? new Exact(value[name]) : value);
+    return { ok: true, payload: JSON.parse(marked, restored) };
   } catch (error) {
     return { ok: false, error: `not JSON: ${error instanceof Error ? error.message : error}` };
   }
+}
+
+/**
+ * The JSON text of a value, with its exact parts as they are.
+ * @param {any} value
+ * @param {number} [indent]
+ */
+export function writePayload(value, indent = 0) {
+  /** @type {string[]} */
+  const parts = [];
+  const name = unique();
+  const marked = JSON.stringify(value, (_name, part) => (part instanceof Exact ? `${name}${parts.push(part.text) - 1}` : part), indent);
+  return (marked ?? "null").replaceAll(new RegExp(`"${name}(\\d+)"`, "g"), (_whole, place) => parts[Number(place)]);
 }
 
 // ---------------------------------------------------------------------------------------------------------------- forms
@@ -535,7 +604,7 @@ function spoken(name) {
 
 /** @param {any} value */
 function isNumber(value) {
-  return typeof value === "number" && Number.isFinite(value);
+  return (typeof value === "number" || value instanceof Exact) && Number.isFinite(Number(value));
 }
 
 /**
@@ -601,7 +670,7 @@ function kindOf(part, root, path, value) {
       const item = opened(part.items ?? {}, root);
       const kinds = { string: "text", integer: "integer", number: "number" };
       const kind = item?.enum || item?.format ? undefined : kinds[/** @type {keyof typeof kinds} */ (item?.type)];
-      const lines = Array.isArray(value) && value.some((one) => typeof one === "object" || String(one).includes("\n"));
+      const lines = Array.isArray(value) && value.some((one) => (typeof one === "object" && !(one instanceof Exact)) || String(one).includes("\n"));
       return kind && !lines ? { kind: "list", item: /** @type {Field["item"]} */ (kind) } : { kind: "json" };
     }
     case "object": {
@@ -623,12 +692,12 @@ function kindOf(part, root, path, value) {
  * @returns {{min: number | undefined, max: number | undefined, step: number | "any"}}
  */
 function rangeOf(part) {
-  const unit = isNumber(part.multipleOf) && part.multipleOf > 0 ? part.multipleOf : 0;
+  const unit = isNumber(part.multipleOf) && part.multipleOf > 0 ? Number(part.multipleOf) : 0;
   const step = part.type === "integer" ? wholeStep(unit) : unit;
   const low = [[part.minimum, false], [part.exclusiveMinimum, true]].filter(([bound]) => isNumber(bound));
   const high = [[part.maximum, false], [part.exclusiveMaximum, true]].filter(([bound]) => isNumber(bound));
-  const min = low.map(([bound, open]) => fitting(bound, open, step, 1));
-  const max = high.map(([bound, open]) => fitting(bound, open, step, -1));
+  const min = low.map(([bound, open]) => fitting(Number(bound), open, step, 1));
+  const max = high.map(([bound, open]) => fitting(Number(bound), open, step, -1));
   return { min: min.length ? Math.max(...min) : undefined, max: max.length ? Math.min(...max) : undefined, step: step || "any" };
 }
 
@@ -727,7 +796,7 @@ export function readField(field, raw) {
     }
     case "json": {
       const read = readPayload(String(raw));
-      return read.ok ? good(read.payload) : bad(read.error);
+      return read.ok ? good(new Exact(String(raw).trim() || "null")) : bad(read.error);
     }
     default:
       return field.filled && !String(raw).trim() ? bad("an answer is missing") : good(String(raw));
@@ -737,16 +806,19 @@ export function readField(field, raw) {
 /**
  * @param {"integer" | "number" | string} kind
  * @param {string} raw
- * @returns {{ok: true, value: number} | {ok: false, error: string}}
+ * @returns {{ok: true, value: number | Exact} | {ok: false, error: string}}
  */
 function readNumber(kind, raw) {
   const text = raw.trim();
   if (!text) return { ok: false, error: "a number is missing" };
   const value = Number(text);
   if (!Number.isFinite(value)) return { ok: false, error: `${short(text)} is not a number` };
-  if (kind !== "integer") return { ok: true, value };
+  const asJson = String(value) !== text && /^-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?$/.test(text);
+  if (kind !== "integer") return { ok: true, value: asJson ? new Exact(text) : value };
   if (!Number.isInteger(value)) return { ok: false, error: `${short(text)} is not a whole number` };
-  return Number.isSafeInteger(value) ? { ok: true, value } : { ok: false, error: "too large a number to be sent exactly" };
+  if (Number.isSafeInteger(value)) return { ok: true, value };
+  const digits = /^([+-]?)0*(\d+)(?:\.0*)?$/.exec(text);
+  return digits ? { ok: true, value: new Exact(digits[1].replace("+", "") + digits[2]) } : { ok: false, error: "too large a number to be sent exactly: write all of its digits" };
 }
 
 /**
@@ -813,7 +885,7 @@ export function firstRaw(field) {
     const place = (field.choices ?? []).findIndex((one) => JSON.stringify(one) === JSON.stringify(value));
     return place >= 0 ? String(place) : field.choices?.length === 1 ? "0" : "";
   }
-  if (kind === "json") return value === undefined ? "" : JSON.stringify(value, null, 2);
+  if (kind === "json") return value === undefined ? "" : writePayload(value, 2);
   if (value === undefined || value === null) return "";
   if (kind === "list") return Array.isArray(value) ? value.join("\n") : "";
   if (kind === "datetime") return localInput(String(value));
@@ -1241,7 +1313,7 @@ function partsOf(preview) {
     case "json": {
       const caption = preview.truncated ? "the beginning of it" : "";
       const read = readPayload(String(preview.text ?? ""));
-      if (read.ok && read.payload !== null && typeof read.payload === "object") return [{ kind: "tree", caption, tree: read.payload }];
+      if (read.ok && read.payload !== null && typeof read.payload === "object" && !(read.payload instanceof Exact)) return [{ kind: "tree", caption, tree: read.payload }];
       return [{ kind: "text", caption, text: String(preview.text ?? preview.line ?? "") }];
     }
     default: {
@@ -1258,7 +1330,8 @@ function list(value) {
 
 /** @param {any} value */
 function cell(value) {
-  return value !== null && typeof value === "object" ? JSON.stringify(value) : String(value ?? "");
+  if (value instanceof Exact) return value.text;
+  return value !== null && typeof value === "object" ? writePayload(value) : String(value ?? "");
 }
 
 // ------------------------------------------------------------------------------------------------------------------ DOM
@@ -1494,6 +1567,219 @@ class Link {
   }
 }
 
+// ---------------------------------------------------------------------------------------------------------------- hands
+
+const CONTROLS = "button, input, select, textarea, label, summary";
+const FOCUSABLE = "button, input, select, textarea, summary, [tabindex]";
+
+/** Where the focus goes from what is gone, for an element or all inside of it. @type {WeakMap<Element, () => HTMLElement | null | undefined>} */
+const successors = new WeakMap();
+
+/** @param {Element | null | undefined} node */
+function isShown(node) {
+  return Boolean(node?.isConnected) && (node?.checkVisibility?.() ?? true);
+}
+
+/**
+ * @typedef {object} Meaning what a press at some place means
+ * @property {Element | null} control
+ * @property {Element | null} row
+ * @property {string} of the step or instance that it is about: rows are drawn again for others
+ * @property {string} label
+ */
+
+/**
+ * @param {unknown} target
+ * @returns {Meaning}
+ */
+function meaning(target) {
+  const node = target instanceof Element ? target : null;
+  const found = node?.closest(CONTROLS) ?? null;
+  const control = found instanceof HTMLLabelElement ? (found.control ?? found) : found;
+  const about = /** @type {HTMLElement | null} */ (node?.closest("[data-of]") ?? null);
+  const label = control?.getAttribute("aria-label") ?? control?.textContent ?? "";
+  return { control, row: node?.closest(".nbf-row") ?? null, of: about?.dataset.of ?? "", label };
+}
+
+/**
+ * @param {Meaning} a
+ * @param {Meaning} b
+ */
+function sameMeaning(a, b) {
+  if (a.of !== b.of || Boolean(a.control) !== Boolean(b.control)) return false;
+  return a.control ? a.control === b.control || (a.of !== "" && a.label === b.label) : a.row === b.row;
+}
+
+/**
+ * Keeps presses and the focus with what they were meant for, while the panel changes under them.
+ *
+ * A press counts for one control once: the second half of a double click and a held key do nothing to another control than the
+ * one where they began, and what has taken the place under a resting pointer, or was given the focus, takes no press in its
+ * first 0.6 s. When what has the focus is gone, its successor gets it, never the page.
+ */
+class Hands {
+  /**
+   * @param {HTMLElement} root
+   * @param {() => HTMLElement} last where the focus goes when nothing is nearer
+   */
+  constructor(root, last) {
+    this.root = root;
+    this.last = last;
+    /** @type {{x: number, y: number} | null} */
+    this.at = null;
+    /** @type {{x: number, y: number} | null} Where the pointer has come to rest. */
+    this.rest = null;
+    this.under = this.first = this.pressed = meaning(null);
+    /** When that took the place of something else. */
+    this.since = 0;
+    /** @type {ReturnType<typeof setTimeout> | undefined} */
+    this.settling = undefined;
+    /** @type {HTMLElement | null} */
+    this.held = null;
+    /** @type {HTMLElement[]} */
+    this.path = [];
+    /** What was given the focus when, and whether for an answer: the next question may come a moment later. */
+    this.given = { node: /** @type {HTMLElement | null} */ (null), at: 0, answered: false };
+    for (const kind of ["pointermove", "pointerdown"]) root.addEventListener(kind, (event) => this.moved(/** @type {PointerEvent} */ (event)), true);
+    root.addEventListener("pointerleave", (event) => {
+      if (event.pointerType === "mouse") this.at = this.rest = null;
+    });
+    root.addEventListener("click", (event) => this.clicked(event), true);
+    root.addEventListener("keydown", (event) => this.keyed(event), true);
+    root.addEventListener("focusin", (event) => this.took(/** @type {HTMLElement} */ (event.target)));
+    root.addEventListener("focusout", (event) => this.left(event));
+    this.observer = new MutationObserver(() => this.look());
+    this.observer.observe(root, { subtree: true, childList: true, attributes: true });
+  }
+
+  close() {
+    this.observer.disconnect();
+  }
+
+  page() {
+    return /** @type {Document | ShadowRoot} */ (this.root.getRootNode());
+  }
+
+  /** @param {PointerEvent} event */
+  moved(event) {
+    this.at = { x: event.clientX, y: event.clientY };
+    if (!this.rest || Math.hypot(this.at.x - this.rest.x, this.at.y - this.rest.y) > NEAR_PX) {
+      this.rest = this.at;
+      this.since = 0;
+    }
+    this.under = meaning(event.target);
+  }
+
+  /** @param {MouseEvent} event */
+  clicked(event) {
+    const target = meaning(event.target);
+    const now = Date.now();
+    let stray = Boolean(target.control?.closest("[data-new]") && target.control.getAttribute("aria-disabled"));
+    if (event.detail === 1) this.first = target;
+    if (event.detail > 1) stray ||= !sameMeaning(target, this.first);
+    if (event.detail > 0) stray ||= Boolean(target.control && this.rest && now - this.since < SETTLED_MS);
+    else stray ||= Boolean(target.control && target.control === this.given.node && now - this.given.at < SETTLED_MS);
+    if (stray && (target.control || target.row)) stop(event);
+  }
+
+  /** @param {KeyboardEvent} event */
+  keyed(event) {
+    if (event.key !== "Enter" && event.key !== " ") return;
+    const target = meaning(event.target);
+    if (event.target === this.given.node && !target.control && Date.now() - this.given.at < SETTLED_MS) stop(event);
+    else if (!event.repeat) this.pressed = target;
+    else if ((target.control?.matches("button") || !target.control) && !sameMeaning(target, this.pressed)) stop(event);
+  }
+
+  /** @param {HTMLElement} node */
+  took(node) {
+    this.held = node;
+    this.path = [];
+    for (let at = node.parentElement; at && at !== this.root; at = at.parentElement) this.path.push(at);
+  }
+
+  /** @param {FocusEvent} event */
+  left(event) {
+    const { held } = this;
+    if (event.relatedTarget) return void (this.held = null);
+    // Somebody has clicked beside it, unless it is gone or the whole window has lost the focus.
+    queueMicrotask(() => {
+      if (this.held === held && isShown(held) && this.page().activeElement !== held) this.held = null;
+    });
+  }
+
+  /** Something of the panel has changed: is it still what the pointer rests on, and is what had the focus still there? */
+  look() {
+    if (this.at) {
+      const under = meaning(this.within(this.page().elementFromPoint(this.at.x, this.at.y)));
+      if (under.control && !sameMeaning(under, this.under)) this.unsettle();
+      this.under = under;
+    }
+    const { held } = this;
+    const active = this.page().activeElement;
+    if (this.given.answered && active === this.given.node && Date.now() - this.given.at < LATE_MS) {
+      const next = this.last();
+      if (next !== active) this.give(next, true);
+    }
+    if (!held || isShown(held)) return;
+    if (active && active !== held && active !== document.body && active !== document.documentElement) this.held = null;
+    else this.pass();
+  }
+
+  /** What is under the pointer has just taken the place of something else: that is to be seen. */
+  unsettle() {
+    this.since = Date.now();
+    clearTimeout(this.settling);
+    this.root.setAttribute("data-settling", "");
+    this.settling = setTimeout(() => this.root.removeAttribute("data-settling"), SETTLED_MS);
+  }
+
+  /** @param {Element | null} node */
+  within(node) {
+    return node && this.root.contains(node) ? node : null;
+  }
+
+  /** Give the focus on. */
+  pass() {
+    const next = this.successor();
+    const answered = this.path.some((node) => node.matches(".nbf-banner"));
+    this.held = null;
+    if (next) this.give(next, answered && next === this.last());
+  }
+
+  /**
+   * @param {HTMLElement} node
+   * @param {boolean} answered
+   */
+  give(node, answered) {
+    node.focus({ preventScroll: true });
+    this.given = { node, at: Date.now(), answered };
+  }
+
+  /** @returns {HTMLElement | null} */
+  successor() {
+    const lost = /** @type {HTMLElement} */ (this.held);
+    for (const node of [lost, ...this.path]) {
+      const next = successors.get(node)?.();
+      if (isShown(next)) return next ?? null;
+    }
+    const was = meaning(lost);
+    for (const inside of this.path.filter(isShown)) {
+      const others = /** @type {HTMLElement[]} */ ([...inside.querySelectorAll(FOCUSABLE)]).filter((node) => isShown(node) && node.tabIndex >= 0);
+      const again = others.find((node) => node.tagName === lost.tagName && meaning(node).label === was.label && meaning(node).of === was.of);
+      const next = again ?? (inside.tabIndex >= 0 ? inside : others[0]);
+      if (next) return next;
+    }
+    return isShown(this.root) ? this.last() : null;
+  }
+}
+
+/** @param {Event} event */
+function stop(event) {
+  event.preventDefault();
+  event.stopImmediatePropagation();
+}
+
 // --------------------------------------------------------------------------------------------------------- parts of the page
 
 /** One line a person hears: polite at most each 2 s, assertive at once. */
@@ -1525,8 +1811,10 @@ class Speaker {
  * @property {Link} link
  * @property {() => State} state
  * @property {() => string} unheard why no click can work now, "" where one can
- * @property {(text: string) => void} notice
+ * @property {(text: string, tone?: string) => void} notice
  * @property {(id: string) => string} uid
+ * @property {() => HTMLElement} next what is to be answered next, else the list
+ * @property {() => void} showWaits all open waits, in the list
  */
 
 /**
@@ -1648,6 +1936,8 @@ class Header {
     ])) {
       button.addEventListener("click", () => click(panel, button, { type: "command", control }));
     }
+    const other = () => [this.pause, this.resume].find(isShown);
+    for (const button of [this.pause, this.resume, this.retry]) successors.set(button, other);
     const alone = (/** @type {Strip} */ opened) => [this.stopping, this.restarting.strip, this.resuming].forEach((strip) => strip !== opened && strip.open(false));
     this.stopping = new Strip(this.stop, "Stop", () => alone(this.stopping));
     this.restarting = new RestartMenu(panel, this.restart, () => alone(this.restarting.strip));
@@ -2026,6 +2316,7 @@ function makeControl(field, id) {
     control.type = "password";
     control.autocomplete = "new-password"; // none that the browser keeps for this page
   }
+  if (field.kind === "integer" && String(first).length > 10) control.style.minWidth = `${String(first).length + 5}ch`; // all of its digits
   if (field.kind === "list") control.placeholder = "one a line";
   if (field.kind === "choice") {
     if (first === "") control.append(make("option", "", "choose…", { value: "" }));
@@ -2066,6 +2357,9 @@ class Banner {
     this.panel = panel;
     this.wait = wait;
     this.root = make("section", "nbf-banner", "", { "aria-label": `Waiting for you: ${wait.name}` });
+    /** Somebody has begun to fill it in: it stays where it is, whatever is due before it. */
+    this.begun = false;
+    this.root.addEventListener("input", () => (this.begun = true));
     this.left = make("span", "nbf-left");
     const first = make("div", "nbf-asks");
     const event = make("code", "nbf-event", wait.event);
@@ -2073,7 +2367,9 @@ class Banner {
     first.append(makeIcon("waiting"), make("span", "nbf-label", "Waiting for you"), make("span", "nbf-name", stepName(["wait", wait.name, wait.count, null])), event, this.left);
     this.root.append(first);
     if (wait.prompt) this.root.append(make("div", "nbf-prompt", wait.prompt));
-    const form = formOf(wait.schema);
+    const read = readPayload(wait.schema ?? "");
+    this.schema = read.ok ? read.payload : {};
+    const form = formOf(this.schema);
     this.form = form ? new FormView(panel, form, wait.name) : null;
     if (this.form) this.root.append(this.form.root);
     /** @type {HTMLElement[]} */
@@ -2084,9 +2380,15 @@ class Banner {
     this.other.setAttribute("aria-expanded", "false");
     this.other.addEventListener("click", () => this.open(Boolean(this.box.hidden)));
     this.actions.append(...this.deciding, this.other);
-    this.box = this.makeBox(wait);
+    this.box = this.makeBox();
     this.root.append(this.actions, this.box);
     if (!form) this.open(true, false);
+    successors.set(this.root, panel.next);
+    this.root.setAttribute("data-new", "");
+    setTimeout(() => {
+      setAttribute(this.root, "data-new", null);
+      this.update(panel.link.now());
+    }, SETTLED_MS);
   }
 
   /** @param {Form} form */
@@ -2109,20 +2411,19 @@ class Banner {
     }
   }
 
-  /** @param {Wait} wait */
-  makeBox(wait) {
+  makeBox() {
     const box = make("div", "nbf-box");
     box.hidden = true;
     const id = this.panel.uid(`payload-${++ids}`);
     const label = make("label", "", "Payload (JSON)", { for: id });
     this.area = /** @type {HTMLTextAreaElement} */ (make("textarea", "", "", { id, rows: "4", spellcheck: "false" }));
-    this.area.value = JSON.stringify(skeleton(wait.schema), null, 2);
+    this.area.value = writePayload(skeleton(this.schema), 2);
     this.problem = make("div", "nbf-problem", "", { role: "alert" });
     const send = makeButton("Send", "", "nbf-approve");
     send.addEventListener("click", () => {
-      const read = readPayload(/** @type {HTMLTextAreaElement} */ (this.area).value);
-      setText(/** @type {HTMLElement} */ (this.problem), read.ok ? "" : read.error);
-      if (read.ok) this.decide(send, read.payload);
+      if (send.getAttribute("aria-disabled") === "true") return this.panel.notice(send.title);
+      // As it is written: the kernel reads it, since JavaScript would change some numbers.
+      this.decide(send, new Exact(/** @type {HTMLTextAreaElement} */ (this.area).value.trim() || "null"));
     });
     this.deciding.push(send);
     const cancel = makeButton("Cancel");
@@ -2158,7 +2459,10 @@ class Banner {
   decide(button, payload) {
     const { name, count } = this.wait;
     setText(/** @type {HTMLElement} */ (this.problem), "");
-    click(this.panel, button, { type: "decide", name, count, payload }, (answer) => {
+    click(this.panel, button, { type: "decide", name, count, payload: writePayload(payload) }, (answer) => {
+      const { by, at } = answer.answered ?? {};
+      const now = this.panel.link.now();
+      if (by !== undefined) this.panel.notice(`${by} was first: answered at ${moment(at, now, true)}`, "muted");
       if (answer.ok || !Array.isArray(answer.fields)) return;
       this.panel.notice("");
       if (this.form && !this.form.root.hidden) this.form.tell(answer.fields);
@@ -2166,17 +2470,16 @@ class Banner {
     });
   }
 
-  focus() {
-    (this.form?.first() ?? this.deciding.find((button) => button.offsetParent !== null) ?? this.other).focus();
+  first() {
+    return this.form?.first() ?? this.deciding.find(isShown) ?? this.other;
   }
 
   /** @param {number} now */
   update(now) {
     const gone = this.wait.due !== null && now >= this.wait.due;
-    const unheard = this.panel.unheard();
-    for (const button of this.deciding) {
-      if (!button.dataset.sending) setReason(button, unheard || (gone ? "its time is over" : ""));
-    }
+    const fresh = this.root.hasAttribute("data-new") ? "it has just appeared" : "";
+    const reason = this.panel.unheard() || (gone ? "its time is over" : fresh);
+    for (const button of this.deciding) if (!button.dataset.sending) setReason(button, reason);
     this.tick(now);
   }
 
@@ -2196,38 +2499,67 @@ class Banners {
   constructor(panel) {
     this.panel = panel;
     this.root = make("div", "nbf-banners");
-    this.more = make("div", "nbf-more");
+    this.more = makeButton("", "down", "nbf-quiet nbf-more");
+    this.more.addEventListener("click", () => panel.showWaits());
     this.root.append(this.more);
     /** @type {Map<string, Banner>} */
     this.shown = new Map();
   }
 
+  /**
+   * The waits that have a form here: those due first, and those whose form somebody has begun to fill in.
+   * @returns {Map<string, Wait>}
+   */
+  wanted() {
+    const { head, waits } = this.panel.state();
+    const open = FINISHED.includes(head.status) ? [] : waits;
+    const all = new Map(open.map((wait) => [waitKey(wait), wait]));
+    const wanted = new Map([...all].slice(0, BANNERS));
+    const untold = open.length < head.waiting; // a state tells no more of them than fit into it
+    for (const [key, banner] of this.shown) {
+      const wait = all.get(key) ?? (untold ? banner.wait : null);
+      if (banner.begun && wait) wanted.set(key, wait);
+    }
+    return wanted;
+  }
+
   /** @param {number} now */
   update(now) {
-    const state = this.panel.state();
-    const finished = FINISHED.includes(state.head.status);
-    const waits = finished ? [] : state.waits.slice(0, 3);
-    const wanted = new Map(waits.map((wait) => [JSON.stringify([wait.name, wait.count, wait.since, wait.due]), wait]));
+    const { head } = this.panel.state();
+    const wanted = this.wanted();
     for (const [key, banner] of this.shown) {
       if (wanted.has(key)) continue;
       banner.root.remove();
       this.shown.delete(key);
     }
-    for (const [key, wait] of wanted) {
-      if (!this.shown.has(key)) {
-        const banner = new Banner(this.panel, wait);
+    const keys = [...wanted.keys()];
+    keys.forEach((key, place) => {
+      const wait = /** @type {Wait} */ (wanted.get(key));
+      let banner = this.shown.get(key);
+      if (!banner) {
+        banner = new Banner(this.panel, wait);
         this.shown.set(key, banner);
-        this.more.before(banner.root);
+        const next = keys.slice(place + 1).map((one) => this.shown.get(one)).find(Boolean);
+        (next?.root ?? this.more).before(banner.root);
       }
-      this.shown.get(key)?.update(now);
-    }
-    const more = finished ? 0 : state.head.waiting - waits.length;
-    setText(this.more, more > 0 ? `${thousands(more)} more ${more === 1 ? "wait is" : "waits are"} open` : "");
+      banner.wait = wait;
+      banner.update(now);
+    });
+    const more = FINISHED.includes(head.status) ? 0 : head.waiting - wanted.size;
+    setText(/** @type {Element} */ (this.more.querySelector("span")), `${thousands(more)} more ${more === 1 ? "wait is" : "waits are"} open: show ${more === 1 ? "it" : "all"} in the list`);
+    show(this.more, more > 0);
   }
 
-  focus() {
-    this.shown.values().next().value?.focus();
+  /** @returns {HTMLElement | undefined} where the first of them is answered */
+  first() {
+    const [top] = [...this.shown.values()].sort((a, b) => (a.root.compareDocumentPosition(b.root) & Node.DOCUMENT_POSITION_FOLLOWING ? -1 : 1));
+    return top?.first();
   }
+}
+
+/** @param {Wait} wait */
+function waitKey({ name, count, since, prompt, schema }) {
+  return JSON.stringify([name, count, since, prompt, schema]);
 }
 
 /** The list of steps: a virtual treegrid of 24 px rows, as words or as a timeline. */
@@ -2356,6 +2688,19 @@ class StepList {
     if (top === this.put) return;
     this.following = this.atEnd() && (this.following || top > this.put);
     this.put = top;
+  }
+
+  /**
+   * Show the steps of one state and type, and nothing else.
+   * @param {string} state
+   * @param {string} kind
+   */
+  only(state, kind) {
+    this.filter.value = "";
+    this.state.value = state;
+    this.kind.value = kind;
+    this.refilter();
+    this.grid.focus();
   }
 
   filtering() {
@@ -2548,7 +2893,7 @@ class StepList {
     const selected = row !== undefined && this.selected !== null && String(row.key) === String(this.selected);
     parts.root.classList.toggle("nbf-active", index === this.active);
     setAttribute(parts.root, "aria-selected", String(selected));
-    show(/** @type {any} */ (parts.retry), row?.state === "retrying" && !row.counts);
+    show(/** @type {any} */ (parts.retry), row?.state === "retrying" && !row.counts && !neverReturns(row, this.panel.state().head));
     setAttribute(parts.root, "aria-level", String(row?.level ?? 1));
     setAttribute(parts.root, "aria-expanded", row?.counts ? String(Boolean(row.open)) : null);
     parts.root.classList.toggle("nbf-inside", row?.level === 2);
@@ -2570,8 +2915,10 @@ class StepList {
   fillRow(parts, told, now) {
     const { head } = this.panel.state();
     const row = asLeft(told, head);
-    const { icon, tone, text } = row.counts ? { ...stepWords(row, now), text: groupWords(row).count } : stepWords(row, now);
+    const words = stepWords(row, now, head);
+    const { icon, tone, text } = row.counts ? { ...words, text: groupWords(row).count } : words;
     setIcon(parts.icon, icon);
+    setAttribute(parts.root, "data-of", JSON.stringify(row.key));
     parts.root.dataset.tone = tone;
     parts.root.dataset.state = row.state;
     parts.root.dataset.group = String(Boolean(row.counts));
@@ -2775,6 +3122,8 @@ class StepDetail {
     this.detail = null;
     this.tab = "";
     this.asked = "";
+    /** @type {Banner | null} */
+    this.banner = null;
     this.root = make("section", "nbf-detail", "", { "aria-label": "Step" });
     this.root.hidden = true;
     this.title = make("div", "nbf-name");
@@ -2804,6 +3153,7 @@ class StepDetail {
     const { detail } = this;
     if (!detail) return [];
     const names = ["Output"];
+    if (detail.wait || detail.closed) names.unshift("Answer");
     if (detail.error) names.unshift("Error");
     if (detail.log.items.length) names.push("Log");
     if (detail.attempts.length) names.push("Attempts");
@@ -2814,8 +3164,8 @@ class StepDetail {
   /** @param {Row | null} row */
   open(row) {
     this.row = row;
-    this.detail = null;
-    if (this.tab === "Output" || this.tab === "Error") this.tab = ""; // what has failed opens at its error
+    this.detail = this.banner = null;
+    if (["Answer", "Output", "Error"].includes(this.tab)) this.tab = ""; // what waits opens at its question, what has failed at its error
     this.asked = "";
     show(this.root, row !== null);
     this.body.replaceChildren(make("div", "nbf-empty", "loading…"));
@@ -2837,7 +3187,7 @@ class StepDetail {
     const { row } = this;
     if (!row) return;
     this.tick(this.panel.link.now());
-    const mark = JSON.stringify([row.key, row.state, row.attempt, row.ended, row.note, row.stale, row.progress]);
+    const mark = JSON.stringify([row.key, row.state, row.attempt, row.ended, row.note, row.stale, row.progress, row.state === "waiting" && this.panel.state().head.status]);
     if (mark === this.asked) return;
     this.asked = mark;
     this.panel.link.ask(
@@ -2864,7 +3214,9 @@ class StepDetail {
     this.tabs.set(this.names(), tab, this.body.id);
     setAttribute(this.body, "aria-label", tab);
     const scroll = same ? this.body.scrollTop : 0;
-    this.body.replaceChildren(...this.content(tab));
+    const content = this.content(tab);
+    if (content.length === 1 && content[0] === this.body.firstElementChild) return; // its form is being filled in
+    this.body.replaceChildren(...content);
     this.body.scrollTop = scroll;
   }
 
@@ -2875,17 +3227,27 @@ class StepDetail {
   content(tab) {
     const { detail } = this;
     if (!detail) return [];
+    if (tab === "Answer") return [detail.wait ? this.form(detail.wait).root : make("div", "nbf-empty", detail.closed)];
     if (tab === "Error" && detail.error) return errorParts(detail.error, detail.attempts);
     if (tab === "Attempts") return [attemptsTable(detail.attempts, this.panel.link.now())];
     if (tab === "Log") return logNodes(detail.log, false);
     if (tab === "Code") return codeNodes(detail);
     if (isMap(detail.row)) return [make("div", "nbf-empty", "each item has its own output: open the row, or filter by state, by an item's name or by what it says")];
-    if (detail.row.state !== "finished") return [make("div", "nbf-empty", "no output yet")];
+    if (detail.row.state !== "finished") return [make("div", "nbf-empty", noOutput(detail.row, this.panel.state().head))];
     return outputs(detail.preview).flatMap((output) => outputNodes(output, () => codeFor(this.panel.state(), detail.row.key)));
   }
 
+  /** @param {Wait} wait */
+  form(wait) {
+    if (!this.banner || waitKey(this.banner.wait) !== waitKey(wait)) this.banner = new Banner(this.panel, wait);
+    this.banner.wait = wait;
+    this.banner.update(this.panel.link.now());
+    return this.banner;
+  }
+
   focus() {
-    (this.tabs.chosen() ?? this.body).focus();
+    const form = this.tab === "Answer" ? this.banner : null;
+    (form?.first() ?? this.tabs.chosen() ?? this.body).focus();
   }
 
   /** @param {number} now */
@@ -2893,15 +3255,17 @@ class StepDetail {
     if (!this.row) return;
     const { head } = this.panel.state();
     const row = asLeft(this.row, head);
-    const { icon, tone, text } = stepWords(row, now);
+    const { icon, tone, text } = stepWords(row, now, head);
     setIcon(this.icon, icon);
     this.top.dataset.tone = tone;
+    if (this.tab === "Answer") this.banner?.update(now);
     setText(this.title, stepName(this.row.key));
     setAttribute(this.title, "title", stepName(this.row.key));
     const told = progressWords(this.row.progress);
     const items = isMap(row) ? groupWords(row) : null;
-    setText(this.words, [text, items?.count, items?.note, told?.text, stepTime(row, runUntil(head, now))].filter(Boolean).join(" · "));
-    show(this.retry, this.row.state === "retrying");
+    const said = [text, items?.count, ...(items?.note.split(" · ") ?? []), told?.text, stepTime(row, runUntil(head, now))];
+    setText(this.words, [...new Set(said.filter(Boolean))].join(" · "));
+    show(this.retry, row.state === "retrying" && !neverReturns(row, head));
     show(this.again, noRestartFrom(this.row) === "");
     const unheard = this.panel.unheard();
     if (!this.retry.dataset.sending) setReason(this.retry, unheard);
@@ -3155,9 +3519,9 @@ function fileNode({ caption, text = "" }) {
  */
 function treeNode(value, name, depth) {
   const label = () => (name === "" ? [] : [make("span", "nbf-key", name), document.createTextNode(": ")]);
-  if (value === null || typeof value !== "object") {
+  if (value === null || typeof value !== "object" || value instanceof Exact) {
     const leaf = make("div", "nbf-leaf");
-    leaf.append(...label(), make("span", "nbf-value", typeof value === "string" ? value : JSON.stringify(value), { "data-type": value === null ? "null" : typeof value }));
+    leaf.append(...label(), make("span", "nbf-value", typeof value === "string" ? value : writePayload(value), { "data-type": value === null ? "null" : value instanceof Exact ? "number" : typeof value }));
     return leaf;
   }
   const entries = Array.isArray(value) ? value.map((item, place) => /** @type {[string, any]} */ ([String(place), item])) : Object.entries(value);
@@ -3410,7 +3774,7 @@ class HistoryView {
       const seen = JSON.stringify(answer.instances);
       if (seen === this.seen) return;
       this.seen = seen;
-      const heads = headLine(["Status", "Instance", "Started", "Took", "Params", ""]);
+      const heads = headLine(["Status", "Instance", "Started", "Took", "Params", "Error", ""]);
       this.table.replaceChildren(heads, ...answer.instances.map((/** @type {any} */ one) => this.line(one)));
     });
   }
@@ -3422,14 +3786,14 @@ class HistoryView {
   /** @param {any} one */
   line(one) {
     const now = this.panel.link.now();
-    const line = make("tr", one.this ? "nbf-this" : "");
+    const line = make("tr", one.this ? "nbf-this" : "", "", { "data-of": String(one.seq) });
     const { icon, word, tone } = instanceWords(one);
     const status = make("td", "nbf-status", "", { "data-tone": tone });
     status.append(makeIcon(icon), make("span", "", word));
     const took = one.started && one.ended ? duration(one.ended - one.started) : "";
     const id = make("td", "nbf-note", one.id);
-    const params = make("td", "nbf-note", one.error || one.params);
-    params.title = one.error || one.params;
+    const [params, error] = [one.params, one.error].map((text) => make("td", "nbf-note", text, text ? { title: text } : {}));
+    if (one.error) error.dataset.tone = "red";
     const acts = make("td", "nbf-acts");
     if (one.this) acts.append(make("span", "nbf-hint", "shown here"));
     else {
@@ -3440,7 +3804,7 @@ class HistoryView {
         acts.append(button);
       }
     }
-    line.append(status, id, make("td", "nbf-when", one.started ? moment(one.started, now) : ""), make("td", "nbf-when", took), params, acts);
+    line.append(status, id, make("td", "nbf-when", one.started ? moment(one.started, now) : ""), make("td", "nbf-when", took), params, error, acts);
     return line;
   }
 }
@@ -3562,10 +3926,23 @@ function holdKeys(root, body, banners) {
     if (event.key === "/") {
       if (body.view !== "Steps" && body.view !== "Timeline") body.choose("Steps");
       body.list.filter.focus();
-    } else if (event.key === "a") banners.focus();
+    } else if (event.key === "a") banners.first()?.focus();
     else return;
     event.preventDefault();
   });
+}
+
+const TWIN = "nbflow-twin-";
+
+/**
+ * Which output of the instance a view stands in: its twin, the line above it in the same output area, says so; "" where none does.
+ * @param {HTMLElement} el
+ */
+function displayOf(el) {
+  const twins = [...(el.closest(".jp-OutputArea, .output")?.querySelectorAll(`[class*=${TWIN}]`) ?? [])];
+  const above = twins.filter((twin) => twin.compareDocumentPosition(el) & Node.DOCUMENT_POSITION_FOLLOWING).pop();
+  const name = [...(above?.classList ?? [])].find((one) => one.startsWith(TWIN)) ?? "";
+  return name.slice(TWIN.length);
 }
 
 /**
@@ -3591,12 +3968,18 @@ function render({ model, el }, from = {}) {
     link,
     state: () => state,
     unheard: () => freshness(link, Date.now()).text,
-    notice: (text) => {
+    notice: (text, tone = "") => {
       said = text;
+      notice.dataset.tone = tone;
       setText(notice, text);
       show(notice, text !== "");
     },
     uid: (id) => `${prefix}-${id}`,
+    showWaits: () => {
+      if (body.view !== "Steps" && body.view !== "Timeline") body.choose("Steps");
+      body.list.only("waiting", "wait");
+    },
+    next: () => banners.first() ?? (isShown(body.list.grid) ? body.list.grid : /** @type {HTMLElement} */ (body.tabs.chosen())),
   };
   const root = make("section", "nbflow", "", { "aria-label": `Workflow ${state.workflow}, instance ${state.id}` });
   const header = new Header(panel);
@@ -3605,12 +3988,14 @@ function render({ model, el }, from = {}) {
   const body = new Body(panel, header, openInstance);
   if (from.back) root.append(makeBack(from.back));
   root.append(header.root, stale, notice, banners.root, outcome.root, body.root, speaker.polite, speaker.assertive);
+  const hands = new Hands(root, panel.next);
   holdKeys(root, body, banners);
   header.close.addEventListener("click", () => (from.back ? from.back() : closePanel()));
   el.append(root);
 
   function closePanel() {
-    if (freshness(link, Date.now()).live) click(panel, header.close, { type: "close" });
+    const message = { type: "close", display: displayOf(el) };
+    if (freshness(link, Date.now()).live) click(panel, header.close, message, (answer) => answer.ok && leave());
     else leave(); // nobody is there to empty the output: it is at least out of sight
   }
 
@@ -3620,6 +4005,8 @@ function render({ model, el }, from = {}) {
     inner = null;
     clearInterval(timer);
     unwatch();
+    hands.close();
+    if (root.contains(hands.page().activeElement)) /** @type {HTMLElement | null} */ (el.closest("[tabindex]"))?.focus();
     link.close();
     model.off("change:state", onState);
     model.off("msg:custom", onMessage);
@@ -3698,7 +4085,7 @@ function render({ model, el }, from = {}) {
   /** @param {any} message */
   function onMessage(message) {
     if (!message || typeof message !== "object") return;
-    if (message.type === "closed") return from.back ? from.back() : leave();
+    if (message.type === "closed") return void (message.display && message.display === displayOf(el) && leave());
     if (message.type === "answer") {
       link.news = Date.now();
       link.drop(message.id)?.done(message);
