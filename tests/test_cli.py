@@ -377,6 +377,8 @@ def test_an_output_of_a_class_that_no_shell_has_is_shown_by_its_line(shell):
 def test_a_payload_that_is_no_json_is_refused_with_what_to_write(shell):
     shell("run", "flows.py:Asks", "a1", code=3)
     assert "is no JSON" in shell("send-event", "a1", "approval", "yes", code=2)
+    assert "NaN is no JSON" in shell("send-event", "a1", "approval", '{"share": NaN}', code=2)
+    assert "1e400 is beyond what a float holds" in shell("send-event", "a1", "approval", "[1e400]", code=2)
 
 
 @pytest.mark.kernel
