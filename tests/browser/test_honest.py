@@ -210,7 +210,7 @@ class Trip(WorkflowEntrypoint):
     expect(panel.row("undo flight")).to_contain_text("rolled back", timeout=PATIENCE)
     panel.button("Resume").click()
     question = panel.root.get_by_role("group", name="Resume")
-    expect(question).to_contain_text("Resume trip? 0 steps from history, rolled back: 3 steps run again.")
+    expect(question).to_contain_text("Resume trip? rolled back: 0 steps kept, 3 steps run again (flight, hotel, pay).")
     question.get_by_role("button", name="Cancel").click()
     expect(question).to_be_hidden()
     notebook.page.wait_for_timeout(1_000)

@@ -185,6 +185,7 @@ def test_keys_in_the_panel_stay_in_the_panel(notebook) -> None:
     notebook.page.keyboard.press("Escape")
     notebook.page.keyboard.press("a")
     expect(panel.button("Approve")).to_be_focused()
+    panel.await_armed("Approve")
     notebook.page.keyboard.press("Enter")
     panel.await_word("Complete")
     assert notebook.page.locator(".jp-Notebook .jp-Cell").count() == cells

@@ -10,7 +10,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import BrowserContext, Page, expect
 
-from tests.browser.bare import NOW, detail, group, head, mount, push, row, state, wait
+from tests.browser.bare import NOW, SETTLED, detail, group, head, mount, push, row, state, wait
 from tests.browser.lab import PanelPage
 
 TRACEBACK = """Traceback (most recent call last):
@@ -241,12 +241,12 @@ def test_resume_asks_where_undone_steps_run_again_and_only_there(page) -> None: 
     resume.click()
     assert [message["control"] for message in sent(page, "command")] == ["resume"]
     page.clock.run_for(100)
-    undone = {**failed, "rollback": "complete", "undone": "0 steps from history, rolled back: 3 steps run again"}
+    undone = {**failed, "rollback": "complete", "undone": "rolled back: 0 steps kept, 3 steps run again (a, b, c)"}
     push(page, state([], seq=3, head=undone))
     expect(resume).to_have_attribute("aria-expanded", "false")
     resume.click()
     question = panel.root.get_by_role("group", name="Resume")
-    expect(question).to_contain_text("Resume ingest-1? 0 steps from history, rolled back: 3 steps run again.")
+    expect(question).to_contain_text("Resume ingest-1? rolled back: 0 steps kept, 3 steps run again (a, b, c).")
     assert len(sent(page, "command")) == 1
     page.keyboard.press("Escape")
     expect(question).to_be_hidden()
@@ -289,6 +289,7 @@ def test_the_instances_own_error_opens_to_the_same_view_as_a_steps_error(page) -
     expect(outcome).to_be_hidden()
     push(page, state([], seq=6, head=again, traceback=True))
     expect(outcome.locator(".nbf-whole")).to_be_hidden()
+    page.clock.run_for(SETTLED)
     more.click()
     page.clock.run_for(200)
     expect(outcome.locator(".nbf-failure")).to_be_visible()
