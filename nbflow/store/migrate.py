@@ -18,7 +18,7 @@ from nbflow.store.database import (
 )
 from nbflow.store.desk import free_name, put
 
-SCHEMA = 7
+SCHEMA = 6
 
 
 def _columns_from_bodies() -> str:
@@ -58,14 +58,7 @@ def _comments() -> str:
     return "\n".join(line for line in known_schema().splitlines() if line.startswith("comment on "))
 
 
-STEPS: dict[int, str] = {
-    1: log_schema(),
-    2: "",
-    3: _columns_from_bodies(),
-    4: _began_at() + known_schema(),
-    5: _comments(),
-    6: "",
-}
+STEPS: dict[int, str] = {1: log_schema(), 2: "", 3: _columns_from_bodies(), 4: _began_at() + known_schema(), 5: _comments()}
 """SQL that leads the tables from a version to the next; the file is attached as `nb` and in use.
 
 Views are made anew, and so is what is known of instances and steps.

@@ -298,6 +298,7 @@ from (
   join (
     select created_seq, type, step, count, key, min(seq) filter (is_end) as end_seq
     from {{counting}}
+    where type <> 'rollback'
     group by created_seq, type, step, count, key
     having count(*) > 1 or not bool_or(is_end)
   ) as s

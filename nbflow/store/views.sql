@@ -254,11 +254,10 @@ select
   coalesce(e.started_at, e.began_at) as started_at,
   e.recorded_at as ended_at,
   case when ends_with(e.kind, '.failed') then e.body ->> '$.error.type' end as error_type,
-  case when ends_with(e.kind, '.failed') then internal.shown(e.body ->> '$.error.message', e.sensitive) end as error_message,
-  split_part(e.kind, '.', 1) as type
+  case when ends_with(e.kind, '.failed') then internal.shown(e.body ->> '$.error.message', e.sensitive) end as error_message
 from main.entries as e
 join main.known_instances as i on i.created_seq = e.created_seq
-where e.whole and e.attempt is not null
+where e.whole and e.attempt is not null and not starts_with(e.kind, 'rollback.')
 union all
 select
   i.workflow,
@@ -278,8 +277,7 @@ select
   t.started_at,
   coalesce(t.ended_at, case when l.attempts = t.attempt then l.ended_at end, i.ended_at),
   t.error_type,
-  t.error_message,
-  t.type
+  t.error_message
 from main.known_attempts as t
 join main.known_instances as i on i.created_seq = t.created_seq
 left join internal.open_items as l
@@ -288,11 +286,11 @@ left join internal.open_items as l
   and l.count = t.count
   and l.key = t.key
   and t.type = 'map';
-comment on view attempts is 'one row per try of a step, or of the handler that undoes it';
+comment on view attempts is 'one row per try of a step';
 comment on column attempts.workflow is 'name of the workflow';
 comment on column attempts.instance_id is 'id of the instance';
 comment on column attempts.created_seq is 'the instance, the key to join by';
-comment on column attempts.name is 'name of the step, or of the one that was undone';
+comment on column attempts.name is 'name of the step';
 comment on column attempts.count is 'which call of that name, 1-based';
 comment on column attempts.key is 'key of a map item; empty for others';
 comment on column attempts.attempt is 'which try, 1-based';
@@ -301,7 +299,6 @@ comment on column attempts.started_at is 'when it began';
 comment on column attempts.ended_at is 'when it ended; empty before';
 comment on column attempts.error_type is 'class of its error';
 comment on column attempts.error_message is 'text of its error';
-comment on column attempts.type is 'do, map (an item of it) or rollback, as in steps';
 
 create view events as
 select
@@ -366,17 +363,16 @@ select
   l.part,
   l.item.at as logged_at,
   l.item.stream as stream,
-  l.item.text as text,
-  l.type
+  l.item.text as text
 from (
   select
     *,
     unnest(from_json(items, '[{"stream":"VARCHAR","at":"TIMESTAMPTZ","text":"VARCHAR"}]')) as item
   from main.log_chunks
+  where type <> 'rollback'
 ) as l
 join main.attempts as a
   on a.created_seq = l.created_seq
-  and a.type = l.type
   and a.name = l.step
   and a.count = l.count
   and a.key is not distinct from l.key
@@ -394,4 +390,3 @@ comment on column logs.part is 'place among the parts of the attempt';
 comment on column logs.logged_at is 'when it was put out';
 comment on column logs.stream is 'stdout, stderr, log, warning, display or note';
 comment on column logs.text is 'the text';
-comment on column logs.type is 'do, map (an item of it) or rollback, as in steps';
