@@ -5,6 +5,8 @@ import msvcrt
 import os
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from ctypes import wintypes
 
 assert sys.platform == "win32"
@@ -62,22 +64,23 @@ def open_file(path: str | os.PathLike[str], flags: int, mode: int = 0o600) -> in
 
 def read_at(descriptor: int, size: int, place: int) -> bytes:
     """Read at most *size* bytes from *place* on; the offset of the file stays."""
-    with _moving:
-        offset = os.lseek(descriptor, 0, os.SEEK_CUR)
-        try:
-            os.lseek(descriptor, place, os.SEEK_SET)
-            return os.read(descriptor, size)
-        finally:
-            os.lseek(descriptor, offset, os.SEEK_SET)
+    with _moved(descriptor, place):
+        return os.read(descriptor, size)
 
 
 def write_at(descriptor: int, data: bytes, place: int) -> int:
     """Write to *place*, the offset of the file stays; gives how many bytes were written."""
+    with _moved(descriptor, place):
+        return os.write(descriptor, data)
+
+
+@contextmanager
+def _moved(descriptor: int, place: int) -> Iterator[None]:
     with _moving:
         offset = os.lseek(descriptor, 0, os.SEEK_CUR)
         try:
             os.lseek(descriptor, place, os.SEEK_SET)
-            return os.write(descriptor, data)
+            yield
         finally:
             os.lseek(descriptor, offset, os.SEEK_SET)
 

@@ -9,13 +9,16 @@ from nbflow.core import names
 from nbflow.core.history import Head
 from nbflow.core.model import Status
 from nbflow.engine.instances import Instances
-from nbflow.engine.opening import Opened, What, open_found, stored
+from nbflow.engine.opening import Opened, What, create_all, open_found, start_all, stored
 from nbflow.errors import NotSerialisableError, UsageError, article
 from nbflow.values import codec
 
 if TYPE_CHECKING:
     from nbflow.engine.engine import Engine
     from nbflow.engine.registry import Workflow
+
+LOOKED_AT = 100
+"""Finished instances of which is found out what is stale: it takes milliseconds for each, and a table shows no more."""
 
 _SAID: dict[What, str] = {
     "created": "new",
@@ -48,6 +51,8 @@ class Each:
         told = ", ".join(f"{counts[what]:,} {word}" for what, word in _SAID.items() if counts[what])
         self.line = f"{prefix}: {len(opened):,} instance{'' if len(opened) == 1 else 's'}" + (f" ({told})" if told else "")
         slots = engine.slots.group(f"{workflow.name}/{prefix}", os.cpu_count() or 1)
+        for one in [one for one in opened if one.what == "finished"][:LOOKED_AT]:
+            one.look_for_stale()
         for one in opened:
             live = engine.live.get(one.instance.created_seq)
             if live is not None and live.activation is None:
@@ -55,8 +60,7 @@ class Each:
 
     def start(self) -> None:
         """Let them run, as many at once as there are processors; whatever was to be recorded is durable already."""
-        for one in self._opened:
-            one.start()
+        start_all(self._opened)
 
 
 def open_each(engine: "Engine", workflow: "Workflow", prefix: str | None, every: Any, *, again: bool) -> Each:
@@ -76,8 +80,10 @@ def open_each(engine: "Engine", workflow: "Workflow", prefix: str | None, every:
             raise UsageError(msg) from error
         wanted.setdefault(names.instance_id(f"{prefix}-{codec.canonical(data)[:10]}"), (params, data))
     heads = {head.instance_id: head for head in engine.store.heads(workflow.name, limit=None)}
+    new = [(instance_id, params) for instance_id, (params, _) in wanted.items() if instance_id not in heads]
+    made = {instance_id: one for (instance_id, _), one in zip(new, create_all(engine, workflow, new), strict=True)}
     opened = [
-        open_found(engine, workflow, instance_id, params, data, heads.get(instance_id), again=again)
+        made.get(instance_id) or open_found(engine, workflow, instance_id, params, data, heads[instance_id], again=again)
         for instance_id, (params, data) in wanted.items()
     ]
     return Each(engine, workflow, prefix, opened, heads)

@@ -1,5 +1,6 @@
 """Which instance a cell is about, and what happens to it: the table of API.md §3, and what registering resumes (S51)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -48,20 +49,37 @@ class Opened:
         """The line, with what is stale: known only when `run` has asked for the recorded steps again."""
         engine, instance = self.instance.engine, self.instance
         live = engine.live.get(instance.created_seq)
-        if live is not None and self.what not in ("created", "finished"):
+        if self.what == "finished":
+            self.look_for_stale()
+        elif live is not None and self.what != "created":
             live.codes.after_replay(REPLAY)
         stale = stale_text(instance.view())
         return f"{self.line} · {stale}" if stale else self.line
 
+    def look_for_stale(self) -> None:
+        """Find out which steps of a finished one are stale."""
+        workflow = self.instance.engine.registry.find(self.instance.workflow_name)
+        if workflow is not None:
+            changes.find_stale_by_name(self.instance.engine, self.instance, workflow)
+
     def start(self) -> None:
         """Let it run now, in the caller's context; whatever was to be recorded is durable already."""
-        if self._started:
-            return
-        self._started = True
-        engine = self.instance.engine
-        if self._live is not None:
-            engine.start(self._live)
-        workflow = engine.registry.find(self.instance.workflow_name)
+        start_all([self])
+
+    def begin(self) -> bool:
+        """Let it run, the first time; gives whether this was that."""
+        begins, self._started = not self._started, True
+        if begins and self._live is not None:
+            self.instance.engine.start(self._live)
+        return begins
+
+
+def start_all(opened: Sequence[Opened]) -> None:
+    """Let these of one workflow run, and what else is its to be taken up (S51)."""
+    new = [one for one in opened if one.begin()]
+    if new:
+        engine = new[0].instance.engine
+        workflow = engine.registry.find(new[0].instance.workflow_name)
         if workflow is not None:
             recover(engine, workflow)
 
@@ -105,9 +123,7 @@ def open_found(
             return opened
         since = head.ended_at.isoformat(sep=" ", timespec="seconds") if head.ended_at else ""
         line = f"Nothing ran: {head.status} since {since}. Run again: --again"
-        instance = WorkflowInstance(engine, head)
-        changes.find_stale_by_name(engine, instance, workflow)
-        return Opened(instance, "finished", line)
+        return Opened(WorkflowInstance(engine, head), "finished", line)
     if head is None:
         return _create(engine, workflow, instance_id, params)
     return _go_on(engine, workflow, head)
@@ -200,13 +216,21 @@ def _anew(engine: "Engine", workflow: Workflow, instance_id: str | None, params:
 
 
 def _create(engine: "Engine", workflow: Workflow, instance_id: str | None, params: Any) -> Opened:
-    made = make(engine, workflow, [(instance_id, params)])[0]
-    if isinstance(made, Head):  # somebody was faster
-        wanted = stored(engine, {} if params is None else params)
-        return open_found(engine, workflow, made.instance_id, params, wanted, made, again=False)
-    instance = WorkflowInstance(engine, made.history.head)
-    history = f", no history of it in {engine.store.path}" if instance_id is not None and engine.store.path else ""
-    return Opened(instance, "created", f"new instance {instance.id}{history}", made)
+    return create_all(engine, workflow, [(instance_id, params)])[0]
+
+
+def create_all(engine: "Engine", workflow: Workflow, wanted: Sequence[tuple[str | None, Any]]) -> list[Opened]:
+    """Make these, all at once; where somebody was faster, his is taken."""
+    opened = []
+    for (instance_id, params), made in zip(wanted, make(engine, workflow, wanted), strict=True):
+        if isinstance(made, Head):
+            data = stored(engine, {} if params is None else params)
+            opened.append(open_found(engine, workflow, made.instance_id, params, data, made, again=False))
+            continue
+        instance = WorkflowInstance(engine, made.history.head)
+        history = f", no history of it in {engine.store.path}" if instance_id is not None and engine.store.path else ""
+        opened.append(Opened(instance, "created", f"new instance {instance.id}{history}", made))
+    return opened
 
 
 def _go_on(engine: "Engine", workflow: Workflow, head: Head) -> Opened:

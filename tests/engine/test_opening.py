@@ -3,11 +3,13 @@
 import subprocess
 import sys
 import threading
+from collections import Counter
 
 import pytest
 
 from nbflow import Engine
 from nbflow.engine import current
+from nbflow.engine.each import open_each
 from tests.engine.conftest import entrypoint, eventually
 
 
@@ -180,6 +182,26 @@ def test_several_that_run_again_at_once_make_one(tmp_path):
     assert {one.instance.id for one in opened} == {"n-2"}
     for engine in engines:
         engine.close()
+
+
+def test_however_many_params_the_file_is_asked_as_often_as_for_one(tmp_path, monkeypatch):
+    """API §6: a thousand rows begin within a second. One that somebody else makes meanwhile is his, and goes on."""
+    with Engine(tmp_path / "h.duckdb", notebook="a.ipynb") as engine:
+        workflow = engine.register(entrypoint(one), "W", source="s", resume=False)
+        asked = []
+        for name in ("create", "claim_unfinished", "heads"):
+            real = getattr(engine.store, name)
+            monkeypatch.setattr(
+                engine.store, name, lambda *a, _name=name, _real=real, **k: (asked.append(_name), _real(*a, **k))[1]
+            )
+        each = open_each(engine, workflow, None, [{"n": n} for n in range(50)], again=False)
+        each.start()
+        assert each.line == "W: 50 instances (50 new)"
+        assert {str(each_one.wait(20, until="finished").status) for each_one in each.instances} == {"complete"}
+        assert Counter(asked) == {"create": 1, "claim_unfinished": 1, "heads": 1}
+        more = open_each(engine, workflow, None, [{"n": n} for n in range(48, 52)], again=False)
+        assert more.line == "W: 4 instances (2 new, 2 finished before)"
+        assert [each_one.id for each_one in more.instances[:2]] == [each_one.id for each_one in each.instances[48:]]
 
 
 # -- which notebook this is ---------------------------------------------------------------------------------------------
