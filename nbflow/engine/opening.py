@@ -49,9 +49,7 @@ class Opened:
         """The line, with what is stale: known only when `run` has asked for the recorded steps again."""
         engine, instance = self.instance.engine, self.instance
         live = engine.live.get(instance.created_seq)
-        if self.what == "finished":
-            self.look_for_stale()
-        elif live is not None and self.what != "created":
+        if live is not None and self.what not in ("created", "finished"):
             live.codes.after_replay(REPLAY)
         stale = stale_text(instance.view())
         return f"{self.line} · {stale}" if stale else self.line
@@ -99,7 +97,10 @@ def open_instance(engine: "Engine", workflow: Workflow, instance_id: str | None,
         head = next(iter(engine.store.find(instance_id, workflow.name)), None)
     else:
         head = _newest(engine, workflow, wanted)
-    return open_found(engine, workflow, instance_id, params, wanted, head, again=again)
+    opened = open_found(engine, workflow, instance_id, params, wanted, head, again=again)
+    if opened.what == "finished":
+        opened.look_for_stale()
+    return opened
 
 
 def open_found(

@@ -30,6 +30,8 @@ TESTS = ("tests/core", "tests/engine", "tests/store/test_system.py", "tests/host
 UNIX = (  # they patch calls that only Unix has, or fork
     "tests/engine/test_hostile_steps.py",
     "tests/engine/test_watch.py",
+    "tests/store/test_system.py::test_macos_has_no_fdatasync_and_makes_last_what_counts_down_to_the_disk",
+    "tests/store/test_system.py::test_neither_links_nor_pipes_hold_up_who_opens[a pipe]",
     "tests/engine/test_output.py::test_a_child_that_a_body_forks_prints_to_the_terminal",
     # the library is of another patch release than the DLL
     "tests/engine/test_fingerprints.py::test_modules_beside_the_notebook_count_by_what_is_asked_of_them",
