@@ -45,14 +45,15 @@ class Each:
     ) -> None:
         self._opened = opened
         self.instances = Instances(one.instance for one in opened)
-        found = [heads[one.instance.id] for one in opened if one.what == "finished" and one.instance.id in heads]
+        finished = [one for one in opened if one.what == "finished"]
+        found = [heads[one.instance.id] for one in finished if one.instance.id in heads]
         self.ended: dict[int, Status] = {head.created_seq: head.status for head in found if head.finished}
+        for one in finished[:LOOKED_AT]:
+            one.look_for_stale()
         counts = Counter(one.what for one in opened)
         told = ", ".join(f"{counts[what]:,} {word}" for what, word in _SAID.items() if counts[what])
         self.line = f"{prefix}: {len(opened):,} instance{'' if len(opened) == 1 else 's'}" + (f" ({told})" if told else "")
         slots = engine.slots.group(f"{workflow.name}/{prefix}", os.cpu_count() or 1)
-        for one in [one for one in opened if one.what == "finished"][:LOOKED_AT]:
-            one.look_for_stale()
         for one in opened:
             live = engine.live.get(one.instance.created_seq)
             if live is not None and live.activation is None:

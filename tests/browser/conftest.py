@@ -8,8 +8,9 @@ import pytest
 pytest.importorskip("playwright.sync_api")
 pytest.importorskip("jupyterlab")
 
-from playwright.sync_api import Browser, BrowserContext, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
+from tests.browser.bare import NOW
 from tests.browser.lab import CHROMIUM, QUIET, Lab, Notebook, serve
 
 if not Path(CHROMIUM).exists():
@@ -35,6 +36,15 @@ def context(chromium: Browser) -> Iterator[BrowserContext]:
     opened = chromium.new_context(viewport={"width": 1300, "height": 1000})
     yield opened
     opened.close()
+
+
+@pytest.fixture
+def page(context: BrowserContext) -> Page:
+    """A page of its own whose clock stands still until a test moves it."""
+    opened = context.new_page()
+    opened.clock.install(time=NOW / 1000 - 1)
+    opened.clock.pause_at(NOW / 1000)
+    return opened
 
 
 @pytest.fixture

@@ -3,18 +3,10 @@
 from typing import Any
 
 import pytest
-from playwright.sync_api import BrowserContext, Locator, Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.bare import NOW, SETTLED, detail, head, mount, push, row, state, wait
 from tests.browser.lab import PanelPage
-
-
-@pytest.fixture
-def page(context: BrowserContext) -> Page:
-    opened = context.new_page()
-    opened.clock.install(time=NOW / 1000 - 1)
-    opened.clock.pause_at(NOW / 1000)
-    return opened
 
 
 def shown(page: Page, told: dict[str, Any], **more: Any) -> PanelPage:

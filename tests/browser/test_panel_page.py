@@ -3,21 +3,13 @@
 import json
 
 import pytest
-from playwright.sync_api import BrowserContext, Page, expect
+from playwright.sync_api import Page, expect
 
 from tests.browser.bare import NOW, SETTLED, detail, group, head, mount, push, row, state, wait
 from tests.browser.lab import PanelPage
 from tests.jupyter.instances import HOSTILE
 
 STATES = ["running", "retrying", "sleeping", "waiting", "finished", "failed", "cancelled", "interrupted"]
-
-
-@pytest.fixture
-def page(context: BrowserContext) -> Page:
-    opened = context.new_page()
-    opened.clock.install(time=NOW / 1000 - 1)
-    opened.clock.pause_at(NOW / 1000)
-    return opened
 
 
 def panel_of(page: Page) -> PanelPage:

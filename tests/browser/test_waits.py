@@ -4,20 +4,11 @@ import json
 import re
 from typing import Any
 
-import pytest
-from playwright.sync_api import BrowserContext, Page, expect
+from playwright.sync_api import Page, expect
 
 from tests.browser.bare import NOW, SETTLED, detail, head, mount, push, row, state, wait
 from tests.browser.lab import Notebook, PanelPage
 from tests.browser.test_lab import IMPORTS
-
-
-@pytest.fixture
-def page(context: BrowserContext) -> Page:
-    opened = context.new_page()
-    opened.clock.install(time=NOW / 1000 - 1)
-    opened.clock.pause_at(NOW / 1000)
-    return opened
 
 
 def asked(number: int, **more: Any) -> dict:
