@@ -117,8 +117,9 @@ class Standings:
             self._owners.pop(seq, None)
             stand[seq] = live.status().value if live.history.head.interrupted is None else INTERRUPTED
         for head in self._heads(seqs - lives.keys()):
-            self._owners.pop(seq := head.created_seq, None)
-            stand[seq] = head.status.value if head.finished else self._of_others(head)
+            if head.finished:
+                self._owners.pop(head.created_seq, None)
+            stand[head.created_seq] = head.status.value if head.finished else self._of_others(head)
         return stand
 
     def _heads(self, seqs: set[int]) -> Iterable[Head]:
@@ -133,10 +134,12 @@ class Standings:
     def _of_others(self, head: Head) -> str:
         """Where one stands that is not over and does not run here."""
         view = None if (one := self._instances.get(head.created_seq)) is None else self._view_of(one)
+        if view is None or not view.neighbours:
+            self._owners.pop(head.created_seq, None)
+        else:  # put in place of the former one: it is looked at meanwhile
+            self._owners[head.created_seq] = view.neighbours[0]
         if view is None:
             return head.status.value
-        for owner in view.neighbours:
-            self._owners[head.created_seq] = owner
         return INTERRUPTED if view.why_interrupted else view.status.value
 
     def _view(self, seq: int) -> InstanceView | None:
